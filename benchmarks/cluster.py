@@ -18,12 +18,12 @@ import tritonclient.grpc as triton
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks import perf_analyzer
 from benchmarks.compare import MODEL
+from benchmarks.perf_analyzer import input_of
 from benchmarks.ports import free_ports
 from benchmarks.tables import Figures, markdown_table, print_table
-from sie_triton.cli.perf import perf_analyzer
-from sie_triton.cli.perf.perf_analyzer import input_of
-from sie_triton.cli.perf.workload import texts, write_input_data
+from benchmarks.texts import texts, write_input_data
 from sie_triton.cluster.up import cluster
 from sie_triton.contract.names import triton_name
 from sie_triton.settings import Settings, read_settings

@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks import perf_analyzer
 from benchmarks.ports import ports_of_a_server
 from benchmarks.reference import Reference
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.cli.perf import perf_analyzer
-from sie_triton.cli.perf.workload import texts, write_input_data
+from benchmarks.texts import texts, write_input_data
 from sie_triton.client import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.pipeline.render.build import write_repository

@@ -23,7 +23,7 @@ from benchmarks.library_comparison import dense_file, tiny_file
 from benchmarks.ports import ports_of_a_server
 from benchmarks.preprocess import DIM, saved
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import doors, wait_for_door

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import MINILM, dense_file, report, served, tiny_file
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.client import SIEClient
 from sie_triton.models.weights import locate
 

@@ -19,13 +19,11 @@ import tritonclient.http as triton
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import handmade
+from benchmarks import handmade, perf_analyzer
 from benchmarks.library_comparison import MINILM, dense_file, grpc_of, serving, tiny_file
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
-from benchmarks.texts import log_normal_texts
-from sie_triton.cli.perf import perf_analyzer
-from sie_triton.cli.perf.workload import texts, write_input_data
+from benchmarks.texts import log_normal_texts, texts, write_input_data
 from sie_triton.client import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.engines.measurements import Measurements

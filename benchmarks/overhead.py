@@ -19,11 +19,10 @@ import tritonclient.grpc as triton
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import handmade
+from benchmarks import handmade, perf_analyzer
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import Figures, markdown_table, print_table
-from sie_triton.cli.perf import perf_analyzer
-from sie_triton.cli.perf.workload import texts, write_input_data
+from benchmarks.texts import texts, write_input_data
 from sie_triton.contract.names import triton_name
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings

@@ -10,12 +10,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks import perf_analyzer
 from benchmarks.latency import MODEL, NUM_TOKENS, closing_clients, record_of, timings, vector_request
 from benchmarks.library_comparison import MINILM, dense_file, grpc_of, serving
 from benchmarks.overhead import Medians, measure
 from benchmarks.tables import Figures, markdown_table, print_table, rows_with_ratios
-from sie_triton.cli.perf import perf_analyzer
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.client import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.engines.torch.cpu_kernels import has_int8

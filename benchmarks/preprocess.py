@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import Figures, markdown_table, print_table, rows_with_ratios
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.render.build import write_repository

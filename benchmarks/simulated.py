@@ -27,6 +27,7 @@ from rich.console import Console
 
 from benchmarks.cluster import address_of
 from benchmarks.library_comparison import dense_file
+from benchmarks.perf_analyzer import input_of
 from benchmarks.ports import free_ports
 from benchmarks.preprocess import DIM, saved
 from benchmarks.simulation.load import Arrivals, arrivals, zipf
@@ -34,8 +35,7 @@ from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.run import OURS, Simulation
 from benchmarks.sleeping import ITEM_S, PASS_S
 from benchmarks.tables import Figures, markdown_table, print_table
-from sie_triton.cli.perf.perf_analyzer import input_of
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.cluster.up import cluster
 from sie_triton.contract.names import triton_name
 from sie_triton.models.families import FAMILIES_GROUP

@@ -8,9 +8,6 @@ from sie_triton.errors import LoadError
 MASKED_LM, CAUSAL_LM = "MaskedLM", "CausalLM"
 CLASSIFIER, TOKEN_CLASSIFIER = "SequenceClassification", "TokenClassification"
 
-# Heads of models whose states sentence-transformers pools by mean.
-PLAIN = ("", "PreTraining")
-
 
 def is_bare(directory: Path) -> bool:
     """Return True if transformers saved the directory: without modules.json, no file says how to pool states."""
@@ -43,7 +40,7 @@ def check_pooled(config: Fields) -> None:
         raise LoadError(
             f"{message}; to serve its encoder, save the encoder alone (as T5EncoderModel does)", "unsupported"
         )
-    if wanted not in (*PLAIN, MASKED_LM, CAUSAL_LM):
+    if wanted not in ("", "PreTraining", MASKED_LM, CAUSAL_LM):
         raise LoadError(
             f"{config.where}: {name} has a head that no family of this version supports; to serve the mean of its "
             "states instead, write a model file with profiles.default.adapter_path: sentence_transformer",

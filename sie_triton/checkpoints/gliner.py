@@ -40,11 +40,7 @@ INSTEAD = "adapter_path: gliner_library serves it with the gliner library, in an
 
 @dataclass(frozen=True, slots=True)
 class GlinerFiles:
-    """Files of a GLiNER model.
-
-    `max_words` limits the words of a piece, `max_width` those of an entity. `label_offset` is the distance in tokens
-    from a label's marker to the token whose state is used.
-    """
+    """Files of a GLiNER model."""
 
     directory: Path
     config: Fields
@@ -53,11 +49,11 @@ class GlinerFiles:
     span_mode: str
     hidden_size: int
     num_lstm_layers: int
-    max_width: int
-    max_words: int
+    max_width: int  # in words, of an entity
+    max_words: int  # of a piece
     marker: str
     separator: str
-    label_offset: int
+    label_offset: int  # in tokens, from a label's marker to the token whose state is used
     uses_last_token: bool
 
     @classmethod

@@ -21,10 +21,6 @@ PARTS = {IMAGES: ("image_processor",), SOUNDS: ("feature_extractor", "audio_proc
 FILTERS = 6
 
 
-# ConvNext crops images whose shortest edge is shorter.
-WARPED = 384
-
-
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
     """Preprocessing of images.
@@ -144,7 +140,7 @@ def _steps(fields: Fields) -> tuple[Resizing, tuple[int, int] | None]:
 def _of_convnext(fields: Fields, crop: tuple[int, int] | None) -> tuple[Resizing, tuple[int, int] | None]:
     """Return ConvNext's steps: short edges are resized to 1 / crop_pct of their length, then cropped to it."""
     (edge,) = Resizing.read(fields, (SHORTEST,)).values
-    if edge >= WARPED:
+    if edge >= 384:  # smaller ones are cropped
         return Resizing(EXACT, (edge, edge)), crop
     if crop is not None:
         raise LoadError(f"{fields.where}: do_center_crop true cannot be served with crop_pct", "unsupported")

@@ -13,24 +13,17 @@ CLASS = "ClapFeatureExtractor"
 
 @dataclass(frozen=True, slots=True)
 class MelPlan:
-    """Computation of spectrograms.
+    """Computation of spectrograms."""
 
-    A spectrogram has `num_bands` mel bands from `lowest` to `highest` Hz, at `rate` samples a second; a frame of
-    `frame_length` samples begins every `hop` samples.
-
-    The model reads `window` samples. Shorter sounds are filled up as `padding` says. With `is_fused`, the model reads a
-    longer sound as a shrunk whole and three crops.
-    """
-
-    rate: int
-    window: int
-    frame_length: int
-    hop: int
-    num_bands: int
+    rate: int  # samples a second
+    window: int  # number of samples that the model reads
+    frame_length: int  # in samples
+    hop: int  # in samples, from the start of a frame to that of the next
+    num_bands: int  # from `lowest` to `highest` Hz
     lowest: float
     highest: float
-    padding: str
-    is_fused: bool
+    padding: str  # how shorter sounds are filled up
+    is_fused: bool  # a longer sound is read as a shrunk whole and three crops
 
     @classmethod
     def read(cls, directory: Path) -> "MelPlan":

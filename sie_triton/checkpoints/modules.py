@@ -33,7 +33,6 @@ TRANSFORMERS = ("Transformer", "MLMTransformer")
 # Names of the same setting in different architectures.
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
-HEAD_KEYS = ("num_attention_heads", "n_heads", "n_head")
 
 MODULES, SAVED_SETTINGS = "modules.json", "config_sentence_transformers.json"
 
@@ -42,18 +41,10 @@ PYLATE, PYLATE_KEYS = "ColBERT", ("query_prefix", "document_prefix")
 
 CROSS_ENCODER = "CrossEncoder"
 
-# Prompts that every model of the library has, empty unless its files name them.
-EMPTY_PROMPTS = ("query", "document")
-
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Settings of the transformer and its prompts.
-
-    `default_prompt` is for texts that are marked neither as queries nor as documents. `task` is the head that the
-    library runs. `tokenizer_kwargs` are arguments for transformers' tokenizer, over those of tokenizer_config.json:
-    strings, numbers, booleans and lists of strings.
-    """
+    """Settings of the transformer and its prompts."""
 
     transformer: Path
     config: Fields
@@ -61,9 +52,9 @@ class TextFiles:
     lengths: Lengths
     do_lower_case: bool
     prompts: dict[str, str]
-    default_prompt: str
-    task: str
-    tokenizer_kwargs: dict[str, Any]
+    default_prompt: str  # of texts that are marked neither as queries nor as documents
+    task: str  # the head that the library runs
+    tokenizer_kwargs: dict[str, Any]  # over tokenizer_config.json: strings, numbers, booleans and lists of strings
 
     @classmethod
     def read(cls, directory: Path) -> "TextFiles":
@@ -75,7 +66,7 @@ class TextFiles:
         kinds = modules_of(directory)
         transformer = only(kinds, TRANSFORMERS, directory)
         config = read_config(transformer)
-        for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
+        for name in (*LAYER_KEYS, *WIDTH_KEYS, "num_attention_heads", "n_heads", "n_head"):
             config.integer(name, 1, least=1, most=LIMITS.max_layers if name in LAYER_KEYS else LIMITS.max_width)
         is_saved = _settings_count(directory, kinds, config)
         settings = checked(settings_of(transformer)) if is_saved else Fields(str(transformer), {})
@@ -307,7 +298,7 @@ def prompts_of(saved: Fields) -> dict[str, str]:
 def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
     """Return the prompt of texts without a role; raise LoadError if the file names one that does not exist."""
     name = saved.text("default_prompt_name", "")
-    if name and name not in (*prompts, *EMPTY_PROMPTS):
+    if name and name not in (*prompts, "query", "document"):
         known = ", ".join(prompts) or "none"
         message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; its names are {known}"
         raise LoadError(message, "corrupt")

@@ -8,9 +8,6 @@ from sie_triton.checkpoints.image_processor import FILTERS, image_fields, scalin
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.processor_classes import BILINEAR
 
-# The range, and the precision, of the library's binary search for an image's scale.
-SCALES, CLOSE = (1e-6, 100.0), 1e-5
-
 
 @dataclass(frozen=True, slots=True)
 class NaflexPlan:
@@ -57,8 +54,8 @@ class NaflexPlan:
             rows, columns = (max(1, ceil(side * scale / self.patch_size)) for side in (height, width))
             return rows, columns
 
-        low, high = SCALES
-        while high - low >= CLOSE:
+        low, high = 1e-6, 100.0
+        while high - low >= 1e-5:
             scale = (low + high) / 2
             rows, columns = at(scale)
             if rows * columns <= self.max_num_patches:

@@ -62,17 +62,13 @@ OPENAI = {"mean": CLIP_MEAN, "std": CLIP_STD}
 
 @dataclass(frozen=True, slots=True)
 class OpenClipFiles:
-    """Files of an open_clip model.
-
-    `config` is the config.json that transformers would have saved. `cleaning`, one of CLEANING, is applied to texts
-    first.
-    """
+    """Files of an open_clip model."""
 
     directory: Path
     kind: str
-    config: Fields
+    config: Fields  # the config.json that transformers would have saved
     plan: ImagePlan
-    cleaning: str
+    cleaning: str  # of texts: one of CLEANING
 
     @classmethod
     def read(cls, directory: Path) -> "OpenClipFiles":

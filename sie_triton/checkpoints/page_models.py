@@ -22,21 +22,16 @@ IMAGE_TOKENS = ("image_token_id", "image_token_index")
 
 @dataclass(frozen=True, slots=True)
 class PageFiles:
-    """Files of a model that reads pages.
-
-    `vlm` is the vision language model, `text` and `vision` are its two parts. Vectors have `dim` entries. `longest` is
-    in tokens. `image_token` is the id of the token whose state is replaced by one of the image. `settings` are those of
-    the library's processor.
-    """
+    """Files of a model that reads pages: of a vision language model with its two parts."""
 
     directory: Path
     vlm: Fields
     text: Fields
     vision: Fields
-    dim: int
-    longest: int
-    image_token: int
-    settings: Fields
+    dim: int  # of vectors
+    longest: int  # in tokens
+    image_token: int  # id of the token whose state is replaced by one of the image
+    settings: Fields  # of the library's processor
 
     @classmethod
     def read(cls, directory: Path, kinds: Sequence[str], longest: int) -> "PageFiles":

@@ -45,20 +45,15 @@ SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 
 @dataclass(frozen=True, slots=True)
 class SentenceTransformerFiles:
-    """Files of a dense model, read without its weights.
-
-    The embedding is the first `dim` entries of the modules' output, which has unit length if `is_unit`; with
-    `normalize` the embedding has. `is_declared` is False if no file gives pooling and normalize, so that they are the
-    library's defaults.
-    """
+    """Files of a dense model, read without its weights."""
 
     text: TextFiles
     pooling: tuple[str, ...]
     dense: tuple[DenseLayer, ...]
-    normalize: bool
-    dim: int
-    is_declared: bool = True
-    is_unit: bool = False
+    normalize: bool  # the embedding has unit length
+    dim: int  # first entries of the modules' output, which are the embedding
+    is_declared: bool = True  # False: no file gives pooling and normalize, which are the library's defaults
+    is_unit: bool = False  # the modules' output has unit length
 
     @classmethod
     def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
@@ -96,19 +91,15 @@ class SentenceTransformerFiles:
 
 @dataclass(frozen=True, slots=True)
 class SparseEncoderFiles:
-    """Files of a SPLADE model.
-
-    `idf` holds a weight for each token and a tokenizer, if queries need no forward pass; else None. `looks_up`: texts
-    without a role are read as queries are. A text keeps its `most` largest weights; 0: all.
-    """
+    """Files of a SPLADE model."""
 
     text: TextFiles
     dim: int
     pooling: str
     activation: str
-    idf: Path | None
-    looks_up: bool
-    most: int
+    idf: Path | None  # a weight for each token, and a tokenizer, if queries need no forward pass
+    looks_up: bool  # texts without a role are read as queries are
+    most: int  # largest weights that a text keeps; 0: all
 
     @classmethod
     def read(cls, directory: Path) -> "SparseEncoderFiles":

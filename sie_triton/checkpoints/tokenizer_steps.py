@@ -18,8 +18,6 @@ FACTORS = {"Strip": 1, "StripAccents": 1, "Nmt": 1, "Lowercase": 2, "NFC": 3, "N
 FACTORS |= {"BertNormalizer": 3, "ByteLevel": 4}
 OF_SPLITS = {"ByteLevel": 4, "Metaspace": 2}
 
-# Keys of nested steps.
-NESTED = ("normalizers", "pretokenizers", "processors")
 
 # Patterns of which a match is not empty: alternatives of characters, classes and sets, which may be repeated.
 _ONE = r"(?:\\[sSdDwWnrt]|\[(?:\\.|[^\\\[\]&])+\]|[^\\\[\](){}|?*+.^$])(?:\+|\{[1-9][0-9]*,?[0-9]*\})?(?![?*+{])"
@@ -85,7 +83,7 @@ def steps_of(step: Fields) -> list[Fields]:
 
 
 def _steps_in(step: Fields, depth: int) -> Iterator[Fields]:
-    nested = next(filter(step.has, NESTED), None)
+    nested = next(filter(step.has, ("normalizers", "pretokenizers", "processors")), None)
     if nested is None:
         yield from [step] if step.values else ()
         return

@@ -33,16 +33,12 @@ ITS_STATES = ("last_hidden_state", "logits")
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Query expansion: queries are filled up to `length` tokens with `token`.
-
-    An empty `token` is the tokenizer's mask token, or else its end of sequence. With `is_ceiling`, longer queries are
-    truncated to `length`. With `attend`, the encoder attends to the added tokens.
-    """
+    """Filling of queries up to `length` tokens."""
 
     length: int
-    is_ceiling: bool
-    attend: bool
-    token: str
+    is_ceiling: bool  # longer queries are truncated to `length`
+    attend: bool  # the encoder attends to the added tokens
+    token: str  # that is added; empty: the tokenizer's mask token, or else its end of sequence
 
 
 @dataclass(frozen=True, slots=True)

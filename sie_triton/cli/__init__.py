@@ -3,7 +3,7 @@
 import os
 import sys
 
-from sie_triton.cli.interrupt import ends_silently
+from sie_triton.system.processes.signals import ends_silently
 
 # A user without a name and a home directory, as in some containers: what a container runtime sets.
 if os.path.expanduser("~") == "~":

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
 from sie_triton.server import preflight
@@ -18,6 +17,7 @@ from sie_triton.settings.sources import DEFAULT, file_settings, source_of, varia
 from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.system.printing import echo
 from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.signals import until_signal, wait_for_signal
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 
@@ -34,8 +34,6 @@ OF_SIDECAR += ["auth_tokens", "gpu_type", "gpu_count", "device", "memory_pressur
 OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startswith(("gateway_", "config_", "queue_"))]
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
 OF_CONFIG += [*OF_NATS, *OF_QUEUE, "pool"]
-
-NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
 
 
 @click.command()
@@ -165,7 +163,7 @@ def nats_config(host: str, port: int, store: str) -> None:
 
 def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of_server) -> Settings:
     if find_spec("nats") is None:
-        raise ServerError(NO_CLIENT)
+        raise ServerError("a cluster needs the client of NATS: pip install 'sie-triton[cluster]'")
     raise_limit()
     warn_of_unknown_variables()
     _warn_of_the_queue(flags)

@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
 from sie_triton.server import preflight
@@ -13,6 +12,7 @@ from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.system.printing import echo
 from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.signals import until_signal, wait_for_signal
 
 ADDRESSES = ("host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token")
 OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")

@@ -9,7 +9,6 @@ from sie_triton.cli.bulk.options import FILE, BulkOptions, bulk_options
 from sie_triton.cli.bulk.parameters import LORA_OPTION, OPTIONS, PAGES_OPTION, PROFILE, client_arguments
 
 if TYPE_CHECKING:
-    from sie_triton.cli.bulk.records import Record
     from sie_triton.cli.bulk.run import Call
     from sie_triton.client import SIEClient
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 @click.option(
     "--image", "images", type=FILE, multiple=True, help="image to search; may be repeated and combined with texts"
 )
-@click.option("--draw", type=click.Path(path_type=Path), help="save the image to this file with a box for each object")
 @click.option("--threshold", type=click.FloatRange(0, 1), help="minimum score of a finding; default: the model's")
 @click.option("--instruction", metavar="TEXT", help="question or prompt, for models that read one")
 @PROFILE
@@ -29,26 +27,18 @@ if TYPE_CHECKING:
 @PAGES_OPTION
 @OPTIONS
 @bulk_options
-def extract(
-    model: str,
-    texts: tuple[str, ...],
-    labels: str,
-    images: tuple[Path, ...],
-    draw: Path | None,
-    **flags: Any,
-) -> None:
+def extract(model: str, texts: tuple[str, ...], labels: str, images: tuple[Path, ...], **flags: Any) -> None:
     """Find entities, relations, classes or objects with MODEL in each TEXT and image, or in each line of a file.
 
     \b
     sie-triton extract org/gliner 'Ada Lovelace lived in London.' --labels person,place
     sie-triton extract org/gliner --labels person --input texts.txt --output found.jsonl
-    sie-triton extract org/owlv2 --image street.jpg --labels car,'traffic light' --draw found.png
+    sie-triton extract org/owlv2 --image street.jpg --labels car,'traffic light'
 
-    In a terminal, findings are highlighted in their text or shown as tables. Otherwise each finding is a line of fields
-    separated by tabs: the number of the text or image, for a PDF with a colon and the page; "entity", label, score,
-    start, end (characters, from 0) and words; or "relation", name, score, head and tail; or "classification", label and
-    score; or "object", label, score and box (left, top, right, bottom, in pixels); or "line", label, score, words read
-    in an image, and their box if known; or "data" and JSON.
+    Each finding is a line of fields separated by tabs: the number of the text or image, for a PDF with a colon and the
+    page; "entity", label, score, start, end (characters, from 0) and words; or "relation", name, score, head and tail;
+    or "classification", label and score; or "object", label, score and box (left, top, right, bottom, in pixels); or
+    "line", label, score, words read in an image, and their box if known; or "data" and JSON.
 
     With --json or --output, line n of the output is the result of line n of the input, as JSON. --output works as in
     sie-triton encode: the same command continues an interrupted run.
@@ -60,9 +50,8 @@ def extract(
     from sie_triton.cli.bulk.records import without_times
     from sie_triton.cli.extract_output import FindingsOut
 
-    if draw and len(images) != 1:
-        raise click.UsageError(f"--draw: needs one --image, not {len(images)}")
-    options, names = BulkOptions.taken_from(flags), _names(labels)
+    options = BulkOptions.taken_from(flags)
+    names = [name for each in labels.split(",") if (name := each.strip())]
     lines = source(texts, images, options.input, options.field, Form())
     run = run_of("extract", model, lines, "jsonl", {"labels": names, **client_arguments(flags)})
 
@@ -74,17 +63,3 @@ def extract(
 
     sink = json_sink(options, run) if options.output or options.as_json else FindingsOut()
     execute(lines, sink, call, options, query_bytes=sum(len(name.encode()) for name in names))
-    if draw:
-        _draw(images[0], sink.last, draw)
-
-
-def _names(labels: str) -> list[str]:
-    return [name for each in labels.split(",") if (name := each.strip())]
-
-
-def _draw(image: Path, result: "Record", path: Path) -> None:
-    from sie_triton.cli import drawing
-
-    if "pages" in result:
-        raise click.UsageError(f"--draw: {image} is a PDF; give an image")
-    drawing.save(image, result["objects"], path)

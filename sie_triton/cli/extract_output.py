@@ -1,47 +1,23 @@
-"""Output of `sie-triton extract`: highlighted texts and tables in a terminal, else tab-separated lines."""
+"""Output of `sie-triton extract` without --json: a line of tab-separated fields for each finding."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error, write_out
-from sie_triton.client import Entity
-from sie_triton.system.printing import Console
-
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
-
-SPACES = {ord(space): " " for space in "\t\n\r"}
 
 
 class FindingsOut(Sink):
-    """Prints findings highlighted in their texts if standard output is a terminal with colours, else as lines."""
-
-    def __init__(self) -> None:
-        self._console = Console()
-        self._colours: dict[str, str] = {}
+    """Prints findings. Each line begins with the number of its text or image; of a PDF, with a colon and the page."""
 
     def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
-        console = self._console
-        if console.is_terminal and console.color_system and not console.no_color:
-            shown = [str(line.item.get("text", line.item.get("image", ""))) for line in lines]
-            show_in_colour(console, shown, records, self._colours)
-            return
-        for number, result in pages([str(line.number) for line in lines], records):
-            for cells in fields(result):
-                write_out(("\t".join(str(cell).translate(SPACES) for cell in (number, *cells)) + "\n").encode())
-
-
-def pages(names: Sequence[str], results: Sequence[Record]) -> list[tuple[str, Record]]:
-    """Return pairs of a name and a result, one per item, or one per page of a PDF."""
-    return [
-        (f"{name}:{page['page']}" if "page" in page else name, page)
-        for name, result in zip(names, results, strict=True)
-        for page in result.get("pages", [result])
-    ]
+        for line, record in zip(lines, records, strict=True):
+            for result in record.get("pages", [record]):
+                number = f"{line.number}:{result['page']}" if "page" in result else line.number
+                for cells in fields(result):
+                    words = (str(cell).translate({ord(space): " " for space in "\t\n\r"}) for cell in (number, *cells))
+                    write_out(("\t".join(words) + "\n").encode())
 
 
 def fields(result: Record) -> Iterator[tuple[Any, ...]]:
@@ -63,68 +39,6 @@ def fields(result: Record) -> Iterator[tuple[Any, ...]]:
         yield ("object", each["label"], _score(each), *_box(each))
     if result["data"]:
         yield ("data", json.dumps(result["data"], ensure_ascii=False))
-
-
-def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[Record], colours: dict[str, str]) -> None:
-    """Print the findings in texts or images. `colours` by label gets those of new labels."""
-    for text, result in pages(texts, results):
-        if is_error(result):
-            console.print(Text.assemble(text, (f" {result['error']}", "bold red")), soft_wrap=True)
-            continue
-        entities = [entity for entity in result["entities"] if "start" in entity]
-        for entity in entities:
-            colours.setdefault(entity["label"], COLOURS[len(colours) % len(COLOURS)])
-        console.print(in_colour(text, entities, colours), soft_wrap=True)
-        for table in tables(result):
-            console.print(table)
-
-
-def in_colour(text: str, entities: Sequence[Entity], colours: Mapping[str, str]) -> Text:
-    """Return the text with each entity highlighted and followed by its label.
-
-    An entity within another follows that one, with its label and words.
-    """
-    shown, end = Text(), 0
-    for entity in sorted(entities, key=lambda each: (each["start"], -each["end"])):
-        label, colour = entity["label"], colours[entity["label"]]
-        if entity["start"] >= end:
-            shown.append(text[end : entity["start"]])
-            shown.append(entity["text"], style=f"bold {colour}")
-            shown.append(f" {label}", style=f"italic {colour}")
-            end = entity["end"]
-        else:
-            shown.append(f" {label}: {entity['text']}", style=f"italic {colour}")
-    return shown.append(text[end:])
-
-
-def tables(result: Record) -> Iterator[Table]:
-    """Yield tables of the findings that have no position in the text."""
-    relations, classes, data = result["relations"], result["classifications"], result["data"]
-    if read := [each for each in result["entities"] if "start" not in each]:
-        yield _table(("line", "label", "score", "box"), [(each["text"], *_seen(each)) for each in read])
-    if relations:
-        found = [(each["head"], each["relation"], each["tail"], _score(each)) for each in relations]
-        yield _table(("head", "relation", "tail", "score"), found)
-    if classes:
-        yield _table(("class", "score"), [(each["label"], _score(each)) for each in classes])
-    if result["objects"]:
-        yield _table(("object", "score", "box"), [_seen(each) for each in result["objects"]])
-    if data:
-        rows = [(key, json.dumps(value, ensure_ascii=False, indent=1)) for key, value in data.items()]
-        yield _table(("data", ""), rows)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    for row in rows:
-        made.add_row(*map(Text, row))
-    return made
-
-
-def _seen(found: Mapping[str, Any]) -> tuple[str, str, str]:
-    return found["label"], _score(found), ", ".join(_box(found))
 
 
 def _box(found: Mapping[str, Any]) -> list[str]:

@@ -15,14 +15,12 @@ from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
 from sie_triton.cli.evals import evaluate
 from sie_triton.cli.extract import extract
-from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import (
     CA_FILE,
     SettingsCommand,
     address_of,
-    address_options,
     read_model_settings,
     running_options,
     settings_of_running,
@@ -43,6 +41,7 @@ from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.system.printing import echo
 from sie_triton.system.processes.hidden_arguments import blank
+from sie_triton.system.processes.signals import ends_silently
 
 RENDER_SETTINGS = (
     "models_dir",
@@ -209,20 +208,6 @@ cli.add_command(score)
 cli.add_command(extract)
 cli.add_command(top)
 cli.add_command(evaluate, name="eval")
-
-
-@cli.command(context_settings={"ignore_unknown_options": True})
-@click.argument("model")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@address_options
-def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
-    """Measure a running server with perf_analyzer: one text of 20 to 60 words per request.
-
-    ARGUMENTS are passed to perf_analyzer, for example --concurrency-range 1:64:21.
-    """
-    from sie_triton.cli.perf.perf_analyzer import run_on_texts
-
-    sys.exit(run_on_texts(model, address_of(**flags), arguments))
 
 
 def main() -> None:

@@ -14,17 +14,13 @@ TRANSPORTS = {"http": "http", "https": "http", "grpc": "grpc", "grpcs": "grpc"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a server; `target` is tritonclient's form of it: host:port, for HTTP with an optional path prefix.
-
-    `token` is sent as bearer token if it is not empty. With TLS (`is_secure`), `ca_file` holds the certificates to
-    trust, in PEM; empty: those of the system for HTTP, of grpcio for gRPC.
-    """
+    """Address of a server."""
 
     transport: str
-    target: str
-    is_secure: bool = False
-    token: str = field(default="", repr=False)
-    ca_file: str = ""
+    target: str  # tritonclient's form of it: host:port, for HTTP with an optional path prefix
+    is_secure: bool = False  # by TLS
+    token: str = field(default="", repr=False)  # sent as bearer token; empty: none
+    ca_file: str = ""  # certificates to trust, in PEM; empty: those of the system for HTTP, of grpcio for gRPC
 
     def __str__(self) -> str:
         return f"{self.transport}{'s' if self.is_secure else ''}://{self.target}"

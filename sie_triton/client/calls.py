@@ -126,7 +126,7 @@ class ClientCall(ABC):
 
     @abstractmethod
     def results(self, responses: Iterable[Any]) -> Any:
-        """Return the caller's result, from one response per piece."""
+        """Return the caller's result, from one response per piece: a list for a list of items."""
 
     def check(self, model: str, metadata: Any) -> None:
         """Raise Misfit if the model, according to the ensemble's `metadata`, does not take the inputs of this call."""
@@ -157,7 +157,6 @@ class EncodeCall(ClientCall):
         super().__init__(tritonclient, model, listed(items), parameters)
 
     def results(self, responses: Iterable[Any]) -> Any:
-        """The caller's results, from one response per piece: one for a single item, a list for a list."""
         both = zip(responses, self.pieces, strict=True)
         dtype = self._parameters.get("output_dtype", "float32")
         types = self._parameters.get("output_types", "")
@@ -235,7 +234,6 @@ class ExtractCall(ClientCall):
         return inputs
 
     def results(self, responses: Iterable[Any]) -> Any:
-        """The caller's results, from one response per piece: one for a single item, a list for a list."""
         both = zip(responses, self.pieces, strict=True)
         results = [result for response, piece in both for result in extract_results(response, self._items[piece])]
         return results[0] if self._is_single else results

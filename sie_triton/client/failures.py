@@ -25,15 +25,9 @@ USE_TRITONS = "SIEClient calls Triton's ports, by default 8000 for HTTP and 8001
 # Triton's text: what it puts before the message of a step, up to the end of the ensemble's name.
 FRAMING, END_OF_FRAMING = "in ensemble '", "', "
 
-# Triton's text: the beginning of its message about a model that it does not serve. The status is NOT_FOUND, or, if all
-# versions of the model are unloaded, UNAVAILABLE, which is a busy server's.
-UNKNOWN_MODEL = "Request for unknown model"
 
 # Triton's text about a stage that has died or stands still: "Stub process", its name, and this.
 UNHEALTHY = "is not healthy"
-
-# gRPC's text: the beginning of its message about a call that reached no server. The status is that of a busy server.
-NOT_REACHED = "failed to connect"
 
 
 class StageDied(BusyError):
@@ -102,7 +96,7 @@ def is_of_a_step(error: SIEError) -> bool:
 
 def was_reached(text: str) -> bool:
     """Return True unless gRPC says that its call reached no server; `text` is the message of an error."""
-    return not text.startswith(NOT_REACHED)
+    return not text.startswith("failed to connect")
 
 
 def unreachable(address: Address, cause: Exception) -> Unreachable:
@@ -139,7 +133,8 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
 
 def _of_triton(status: str, text: str) -> SIEError:
     """Return the error for a message of Triton's own."""
-    if text.startswith(UNKNOWN_MODEL):
+    # The status is NOT_FOUND or, if all versions of the model are unloaded, UNAVAILABLE, a busy server's.
+    if text.startswith("Request for unknown model"):
         return NotServed(text)
     return StageDied(text) if UNHEALTHY in text else ERRORS.get(status, SIEError)(text)
 

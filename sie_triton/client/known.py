@@ -20,14 +20,11 @@ REQUIRES_TOKEN = (
 
 
 class ControllerAddress(NamedTuple):
-    """Address of the controller beside a Triton; `token` is sent as bearer token if it is not empty.
-
-    `advice` ends the error about a model that is not served, if no controller answers there.
-    """
+    """Address of the controller beside a Triton."""
 
     target: str
-    token: str = ""
-    advice: str = ""
+    token: str = ""  # sent as bearer token; empty: none
+    advice: str = ""  # ends the error about a model that is not served, if no controller answers there
 
     @classmethod
     def beside(cls, triton: Address, url: str | None) -> "ControllerAddress | None":

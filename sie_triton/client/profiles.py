@@ -10,9 +10,6 @@ from sie_triton.errors import InputError
 # Parameter of a step's configuration that holds the model's specification.
 SPEC = "sie_spec"
 
-# Characters of a wrong profile that an error shows.
-MAX_SHOWN = 80
-
 
 class Profiles(NamedTuple):
     """The names of a model's profiles; those `apart` need weights of their own and are served as `model.profile`."""
@@ -45,7 +42,7 @@ class Profiles(NamedTuple):
         inner = options.get("options")
         for given in (options, inner if isinstance(inner, Mapping) else {}):
             if given.get("profile") not in (None, profile):
-                other = repr(given["profile"])[:MAX_SHOWN]
+                other = repr(given["profile"])[:80]
                 raise InputError.at("profile", f"{other} differs from that of {model}:{profile}; give one of them")
         if profile in self.apart:
             return f"{model}.{profile}", {name: value for name, value in options.items() if name != "profile"}

@@ -109,6 +109,8 @@ class SidecarLimits(ClusterLimits):
     # Memory of requests
     max_requests_bytes: int = 256 * 1024**2  # more of them do not make a Triton faster
     max_payload_bytes: int = 1024**3
+    requests_share: float = 1 / 8  # of the machine's memory: a request is held up to four times on its way to Triton
+    payload_share: float = 1 / 6  # of the machine's memory, for one alone
     max_waiting_payloads: int = 4  # they have places that other requests could have
     payload_wait_s: float = 5.0  # then one goes back to the queue
     max_reads: int = 4  # payloads that are read at a time

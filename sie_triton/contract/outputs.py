@@ -23,17 +23,13 @@ from sie_triton.contract.tensors import (
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output type of encode.
-
-    `made_of` names the output type that postprocess computes it from; empty: the forward pass computes it.
-    `quantized` holds vectors in fewer bits. `scales`, present if the model file asks for it, decodes an entry q of int8
-    and uint8: offset + step · q.
-    """
+    """An output type of encode."""
 
     name: str
     tensors: tuple[Tensor, ...]
-    made_of: str = ""
-    quantized: Tensor | None = None
+    made_of: str = ""  # output type that postprocess computes it from; empty: the forward pass computes it
+    quantized: Tensor | None = None  # vectors in fewer bits
+    # If the model file asks for it: decodes an entry q of int8 and uint8 as offset + step · q
     scales: Tensor | None = None
 
 

@@ -17,21 +17,17 @@ LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A request parameter: its type and allowed values.
-
-    `is_list` marks a comma-separated string whose members must each be in `choices`. `for_prompt`: only preprocess
-    reads the parameter; later steps do not get it. `hint` is appended to the error for a wrong value.
-    """
+    """A request parameter: its type and allowed values."""
 
     name: str
     type: type[ParameterValue]
     choices: tuple[str, ...] = ()
-    is_list: bool = False
+    is_list: bool = False  # a comma-separated string whose members must each be in `choices`
     minimum: int | None = None
     maximum: int | None = None
     max_characters: int | None = None
-    for_prompt: bool = False
-    hint: str = ""
+    for_prompt: bool = False  # only preprocess reads it; later steps do not get it
+    hint: str = ""  # appended to the error for a wrong value
     doc: str = field(default="", compare=False)
 
     def check(self, value: Any) -> ParameterValue:

@@ -28,58 +28,40 @@ REMOTE = "remote"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Settings of the stages, resolved when the repository is rendered. Names and defaults are those of `Settings`.
+    """Settings of the stages, resolved when the repository is rendered. Names and defaults are those of `Settings`."""
 
-    `max_sub_batch_cost` is the maximum cost of a sub-batch, in the model's cost unit; 0: calibrated.
-    At most `max_concurrent_requests` of all models are in progress, and `max_requests_per_model` of each; 0: no limit
-    of its own. A forward pass, and a batch of Triton's, hold at most `max_batch_requests` requests. `cpu_threads` are
-    shared by all models in use; 0: all cores.
-    `preprocessor_workers` threads of a model tokenize bulk requests and decode at once, and `image_workers` of them
-    decode images and audio, of all models together one more; images in at most `max_decoded_bytes`, of all models
-    together. A worker is ended if a forward pass takes longer than `forward_timeout_s`, or a load longer than
-    `load_timeout_s`. `device` may name several GPUs, with commas; each load gets one of them. `engine` auto: chosen by
-    the checkpoint's files and by measurement. `precision` is the model's, else that of the settings; empty: float32 on
-    a CPU, float16 on a GPU. A model has at most `max_loras_per_model` LoRA adapters in memory; with `allow_client_lora`
-    a request may name any adapter on the hub. `status_dir` empty: a directory of the running tritonserver. `loras_dir`
-    empty: no adapters can be added to the running server. `cache_dir` and `environments_dir` empty: the user's
-    directories for caches and data. `cache_dir` holds graphs and converted weights; `measurements_dir` empty:
-    measurements too. `cluster_cache` is the URL of a cache of weights that servers share; empty: none. With
-    `disk_cache_enabled`, the least recently used weights are removed while more than `disk_pressure_threshold_percent`
-    of the disk are in use.
-    """
-
-    device: str = "auto"
-    precision: str = ""
+    device: str = "auto"  # several GPUs with commas between them; each load gets one
+    precision: str = ""  # the model's, else that of the settings; empty: float32 on a CPU, float16 on a GPU
     attention_backend: str = "auto"
-    engine: str = AUTO
-    max_sub_batch_cost: int = 0
+    engine: str = AUTO  # auto: chosen by the checkpoint's files and by measurement
+    max_sub_batch_cost: int = 0  # in the model's cost unit; 0: calibrated
     recalibrate: bool = False
-    cpu_threads: int = 0
-    max_concurrent_requests: int = 512
-    max_requests_per_model: int = 0
-    max_batch_requests: int = 64
-    forward_timeout_s: float = 120.0
-    load_timeout_s: float = 600.0
-    preprocessor_workers: int = 4
-    image_workers: int = 4
+    cpu_threads: int = 0  # shared by all models in use; 0: all cores
+    max_concurrent_requests: int = 512  # of all models
+    max_requests_per_model: int = 0  # 0: no limit of its own
+    max_batch_requests: int = 64  # in a forward pass, and in a batch of Triton's
+    forward_timeout_s: float = 120.0  # after which a worker is ended
+    load_timeout_s: float = 600.0  # the same
+    preprocessor_workers: int = 4  # threads of a model that tokenize bulk requests and decode at once
+    image_workers: int = 4  # those of them that decode images and audio; of all models together one more
     max_image_bytes: int = 64 * 1024**2
     max_image_pixels: int = 100_000_000
     max_pages: int = 100
-    max_decoded_bytes: int = 1_500_000_000
+    max_decoded_bytes: int = 1_500_000_000  # of the images that all models together decode at once
     max_document_bytes: int = 64 * 1024**2
     max_audio_bytes: int = 64 * 1024**2
     max_audio_s: float = 600.0
     hf_fallback: bool = True
-    cluster_cache: str = ""
-    disk_cache_enabled: bool = True
+    cluster_cache: str = ""  # URL of a cache of weights that servers share; empty: none
+    disk_cache_enabled: bool = True  # the least recently used weights are removed while the disk is too full
     disk_pressure_threshold_percent: float = 85.0
-    max_loras_per_model: int = 10
-    allow_client_lora: bool = False
-    status_dir: str = ""
-    loras_dir: str = ""
-    cache_dir: str = ""
-    measurements_dir: str = ""
-    environments_dir: str = ""
+    max_loras_per_model: int = 10  # in memory
+    allow_client_lora: bool = False  # a request may name any adapter on the hub
+    status_dir: str = ""  # empty: a directory of the running tritonserver
+    loras_dir: str = ""  # empty: no adapters can be added to the running server
+    cache_dir: str = ""  # of graphs and converted weights; empty: the user's directory for caches
+    measurements_dir: str = ""  # empty: measurements too are in `cache_dir`
+    environments_dir: str = ""  # empty: the user's directory for data
 
     @property
     def request_limit(self) -> int:
@@ -89,18 +71,15 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class MuveraConfig:
-    """Parameters of MUVERA encodings.
-
-    `num_simhash_projections` k makes 2^k partitions. `projection_dim` and `final_projection_dim` None: no projection.
-    `center_tokens` subtracts the mean of an item's vectors, for models whose vectors are similar to each other.
-    """
+    """Parameters of MUVERA encodings."""
 
     num_repetitions: int = 40
-    num_simhash_projections: int = 6
-    projection_dim: int | None = None
-    final_projection_dim: int | None = 10240
+    num_simhash_projections: int = 6  # k of them make 2^k partitions
+    projection_dim: int | None = None  # None: no projection
+    final_projection_dim: int | None = 10240  # the same
     seed: int = 42
     normalize: bool = False
+    # Subtract the mean of an item's vectors, for models whose vectors are similar to each other
     center_tokens: bool = False
 
     @property
@@ -119,32 +98,24 @@ class MuveraConfig:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Defaults for requests. All profiles of a model share its weights.
-
-    `parameters` are default request parameters. A template contains `{text}` once, and may contain `{instruction}`;
-    empty: the prompts in the model's own files. `query_instruction` fills the template of queries. `instruction` is for
-    all texts and overrides `query_instruction`; without a template it replaces the model's own prompts. None: not set.
-    """
+    """Defaults for requests. All profiles of a model share its weights."""
 
     name: str = "default"
-    parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    query_template: str = ""
-    document_template: str = ""
-    query_instruction: str = ""
+    parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)  # of requests
+    query_template: str = ""  # contains `{text}` once, perhaps `{instruction}`; empty: the model's own prompts
+    document_template: str = ""  # the same
+    query_instruction: str = ""  # for the template of queries
+    # For all texts, over `query_instruction`; without a template, in place of the model's own prompts
     instruction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Another server that computes a model, whose name there is `model`.
+    """Another server that computes a model."""
 
-    `url` is the base of the API's paths. `api_key_env` names the environment variable with the API key; the key itself
-    is never stored.
-    """
-
-    url: str
-    model: str
-    api_key_env: str = ""
+    url: str  # base of the API's paths
+    model: str  # the model's name there
+    api_key_env: str = ""  # environment variable with the API key; the key itself is never stored
 
     @property
     def is_private(self) -> bool:
@@ -161,41 +132,31 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Resolved specification of one model. Lengths are in tokens.
-
-    `weights` is a directory, `package://module/path` or `hub://org/name[@revision]`. `family` is the name of a built-in
-    family, or `module:Class`; `options` are the family's own, as its schema defines them. `engine` computes the
-    encoder; ONNX Runtime reads `onnx_file`, or the default file if empty. `tasks` are names of verbs. `dims` maps the
-    output types of encode to their dimensions; the int8 and uint8 forms of the types in `scaled` come with scales.
-    `score_modes` are the ways to score by outputs, the default first; a model that scores without any reads query and
-    text together. `inputs` are the kinds of input that the model reads. `environment` is the one in which its worker
-    runs; empty: the server's. Profiles in `apart` are separate models named `model.profile`. `allow_pickle` "tensors":
-    weights that exist only as pickles are converted to safetensors; empty: they are refused. `loras` maps the names of
-    LoRA adapters that requests may use to locations, written like `weights`. A model with an `endpoint` is computed
-    there, and only the small files of `weights` are read.
-    """
+    """Resolved specification of one model. Lengths are in tokens."""
 
     model: str
-    weights: str
-    family: str
-    dims: Mapping[str, int]
+    weights: str  # a directory, `package://module/path` or `hub://org/name[@revision]`
+    family: str  # name of a built-in family, or `module:Class`
+    dims: Mapping[str, int]  # dimensions of the output types of encode
     max_sequence_length: int
     max_batch_cost: int
     batch_cost: str = "tokens"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    engine: str = TORCH
-    onnx_file: str = ""
-    environment: str = ""
-    inputs: tuple[str, ...] = ("text",)
-    scaled: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ("encode",)
+    options: Mapping[str, Any] = field(default_factory=dict)  # the family's own, as its schema defines them
+    engine: str = TORCH  # that computes the encoder
+    onnx_file: str = ""  # for ONNX Runtime; empty: the default file
+    environment: str = ""  # of the worker; empty: the server's
+    inputs: tuple[str, ...] = ("text",)  # kinds of input that the model reads
+    scaled: tuple[str, ...] = ()  # output types whose int8 and uint8 forms come with scales
+    tasks: tuple[str, ...] = ("encode",)  # names of verbs
+    # By outputs, the default first; a model that scores without any reads query and text together
     score_modes: tuple[str, ...] = ()
     muvera: MuveraConfig | None = None
-    allow_pickle: str = ""
+    allow_pickle: str = ""  # tensors: weights that exist only as pickles are converted; empty: they are refused
     profiles: tuple[Profile, ...] = (Profile(),)
-    apart: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()  # profiles that are separate models, named `model.profile`
+    # LoRA adapters that requests may use → locations, written like `weights`
     loras: Mapping[str, str] = field(default_factory=dict)
-    endpoint: Endpoint | None = None
+    endpoint: Endpoint | None = None  # computes the model; only the small files of `weights` are read
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":

@@ -23,22 +23,18 @@ NUMPY_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named tensor: Triton's wire dtype and the dims that a client sees.
-
-    A ragged tensor holds the rows of all items one after another; `lengths` names the tensor with the number of rows
-    per item. `minimum` and `maximum` bound the integers that a model reads. A client may omit `optional` tensors.
-    An `is_large` tensor passes between two steps by itself; all others share a message (stages.message).
-    """
+    """A named tensor: Triton's wire dtype and the dims that a client sees."""
 
     name: str
     dtype: str
     dims: tuple[int, ...]
     doc: str = field(default="", compare=False)
+    # Of a ragged tensor, with the rows of all items one after another: the tensor with the number of rows per item
     lengths: str = ""
-    minimum: int | None = None
+    minimum: int | None = None  # of the integers that a model reads
     maximum: int | None = None
-    optional: bool = False
-    is_large: bool = False
+    optional: bool = False  # a client may omit it
+    is_large: bool = False  # passes between two steps by itself; all others share a message (stages.message)
 
     def empty(self) -> npt.NDArray[Any]:
         """Return the empty array that stands for an output that the request did not select."""

@@ -33,10 +33,9 @@ from sie_triton.controller.traffic import TrafficBook
 from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.bell import ring
-from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.status import LOADING, RESIDENT, worker_of
+from sie_triton.records.status import LOADING, RESIDENT, read_failure, worker_of
 from sie_triton.settings import Settings
 from sie_triton.system.native import kernels_in_use
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids

@@ -14,10 +14,10 @@ import psutil
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.system.host.container import container_memory
 from sie_triton.system.host.device import gpu_name
+from sie_triton.system.host.files import read_small
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.gpu_memory import gpu_memory
 from sie_triton.system.host.process_memory import Share, anonymous_bytes, share_of
-from sie_triton.system.host.small_files import read_small
 from sie_triton.system.processes.pids import children_by_parent, is_alive
 from sie_triton.system.processes.stand_in import represented_pid
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from sie_triton.system.processes.mapped_files import reserve, reserve_rest
+from sie_triton.system.host.files import reserve, reserve_rest
 
 # Variable of prometheus_client with the directory, which must be set before it is imported.
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"

@@ -28,11 +28,10 @@ class Encoder:
     """A loaded checkpoint that runs sub-batches, by one of several paths with equal results.
 
     Each engine defines its own methods to compute, such as `forward`; each family knows the engines that it can use.
-    `weights_bytes`: memory of the weights. `paths`: names of the paths, the default first; `path` is the one in use.
     """
 
-    paths: tuple[str, ...] = ("only",)
-    path: str = "only"
+    paths: tuple[str, ...] = ("only",)  # the default first
+    path: str = "only"  # in use
     weights_bytes: int = 0
 
     def use(self, path: str) -> None:

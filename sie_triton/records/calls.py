@@ -26,7 +26,7 @@ import numpy.typing as npt
 from sie_triton.errors import InputError
 from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import STAGES
-from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.host.files import reserve
 from sie_triton.system.processes.pids import ProcessId, is_alive
 
 # Request parameter that carries the token of a call.
@@ -34,8 +34,6 @@ CALL = "sie_call"
 
 # Maximum number of calls of one door process that can be cancelled, or found lost; further ones run to their deadline.
 NUM_PLACES = 4096
-
-CALLS_FILE = re.compile(r"door-(\d{1,10})-(\d{1,20})\.calls", re.ASCII)
 
 # Columns of a slot: the number of its call, and for each stage the pids of the processes that have deferred it, or 0.
 # A stage has two processes while one takes the place of the other.
@@ -265,7 +263,8 @@ def _namespace() -> int:
 def remove_dead(directory: Path) -> None:
     """Remove the files of doors that have ended."""
     for path in directory.glob("door-*.calls"):
-        if (found := CALLS_FILE.fullmatch(path.name)) and not ProcessId(int(found[1]), int(found[2])).is_alive:
+        found = re.fullmatch(r"door-(\d{1,10})-(\d{1,20})\.calls", path.name, re.ASCII)
+        if found and not ProcessId(int(found[1]), int(found[2])).is_alive:
             path.unlink(missing_ok=True)
 
 

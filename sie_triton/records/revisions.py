@@ -10,8 +10,6 @@ import re
 
 MARK = "@"
 
-FIRST_STEP = re.compile(r'model_name: "([^"]+)-preprocess"')
-
 
 def steps_name(model: str, revision: int) -> str:
     """Return the prefix of the names of a model's steps; `model` is Triton's name of the model.
@@ -44,5 +42,5 @@ def steps_behind(config: str) -> str:
     >>> steps_behind('step { model_name: "org__name@2-preprocess" model_version: -1')
     'org__name@2'
     """
-    found = FIRST_STEP.search(config)
+    found = re.search(r'model_name: "([^"]+)-preprocess"', config)
     return found[1] if found else ""

@@ -17,11 +17,9 @@ import numpy as np
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH
 from sie_triton.errors import REASONS
 from sie_triton.records.bell import ring
-from sie_triton.records.failures import write_failure
 from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.traffic import TrafficWriter, traffic_path
-from sie_triton.system.host.small_files import read_small
-from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.host.files import read_small, reserve, write_atomically
 from sie_triton.system.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
@@ -165,7 +163,9 @@ class StatusWriter:
 
     def load_failed(self, reason: str, message: str = "") -> None:
         """Record a failed load; `reason` is one of REASONS, `message` is for the operator."""
-        write_failure(self.directory, self.model, self.stage, message)
+        with suppress(OSError):  # the directory is not writable
+            path = failure_path(self.directory, self.model, self.stage)
+            write_atomically(path, " ".join(message.split())[:1000])
         self.record["load_failure"] = 1 + list(REASONS).index(reason)
         self.record["state"] = FAILED
 
@@ -217,6 +217,18 @@ def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
 def loras_path(status: Path) -> Path:
     """Return the path of the record of LoRA adapters beside a status record; see records/lora_states.py."""
     return status.with_suffix(".loras")
+
+
+def failure_path(directory: Path, model: str, stage: str) -> Path:
+    """Return the path of the message of a stage that could not load: one line of text; the record holds the reason."""
+    return directory / f"{model}-{stage}.failure"
+
+
+def read_failure(directory: Path, model: str, stage: str) -> str:
+    """Return the latest message of a failed stage; empty if it wrote none."""
+    with suppress(OSError, ValueError):
+        return failure_path(directory, model, stage).read_text(encoding="utf-8")[:1000]
+    return ""
 
 
 class StatusReader:

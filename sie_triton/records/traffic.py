@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import KINDS, SIEError
-from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.host.files import reserve
 
 VERSION, SUFFIX = 1, ".traffic"
 

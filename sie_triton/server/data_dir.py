@@ -29,12 +29,6 @@ LOCK = "serve.lock"
 
 OPENMP_THREADS = "OMP_NUM_THREADS"
 
-# A server's prefix of the names of its Python stages' shared memory.
-SHM_PREFIX = re.compile(r"sie_\d+_[0-9a-f]{8}_")
-
-# A log may have so many times the usual lines in a window if each request has one.
-LINES_OF_REQUESTS = 16
-
 
 def lock(data_dir: Path) -> IO[str]:
     """Lock `data_dir` for this process; raise ServerError if it cannot be used, or another server uses it."""
@@ -65,7 +59,7 @@ def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:
     """End processes and remove memory that a killed launcher left; return the number of processes."""
     num_ended = end_leftovers(data_dir)
     held.seek(0)
-    if SHM_PREFIX.fullmatch(shm_prefix := held.read(100)):
+    if re.fullmatch(r"sie_\d+_[0-9a-f]{8}_", shm_prefix := held.read(100)):
         remove_regions(shm_prefix)
     return num_ended
 
@@ -95,7 +89,7 @@ def log_of(settings: Settings, name: str, form: Callable[[Form], Form] = lambda 
     """Return the log file NAME.log of the server's processes; `form` changes the form of its lines."""
     path, telemetry = settings.data_dir / "logs" / f"{name}.log", settings.telemetry
     usual = ProcessLimits.max_window_bytes
-    limits = ProcessLimits(max_window_bytes=usual * (LINES_OF_REQUESTS if telemetry.log_requests else 1))
+    limits = ProcessLimits(max_window_bytes=usual * (16 if telemetry.log_requests else 1))
     if telemetry.log_json:
         lines = form(as_json(name, worker=settings.worker_id))
         return Log(path, lines, copy=standard_output().write, limits=limits)

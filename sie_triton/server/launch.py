@@ -1,5 +1,6 @@
 """Start tritonserver, wait until its models are ready, and end everything that it started."""
 
+import json
 import os
 import secrets
 import signal
@@ -32,8 +33,9 @@ from sie_triton.system.telemetry.identity import FORWARDED
 from sie_triton.system.telemetry.lines import without_gpu
 
 EXIT_TIMEOUT_S = 7
-KILL_AFTER_S = 8.5
-CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
+
+# Release 24.06: the Python backend of older ones lets no step answer after `execute` has returned.
+OLDEST_TRITON = (2, 47)
 
 
 class Server:
@@ -154,7 +156,7 @@ class Server:
 
     def secrets(self) -> list[str]:
         """Return arguments to hide: a load call may carry code, so only the controller may know the token."""
-        restricted = f"{CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}"
+        restricted = f"model-repository,shared-memory,trace,logging:{CONTROL_KEY}={self.control_token}"
         return [f"--grpc-restricted-protocol={restricted}", f"--http-restricted-api={restricted}"]
 
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -178,6 +180,13 @@ class Server:
                 raise ServerError(f"not ready after 300 s: {', '.join(pending)}\n{self._log_tail()}")
             time.sleep(0.1)
 
+    def check_version(self) -> None:
+        """Raise ServerError if tritonserver, which is ready, is too old."""
+        with urllib.request.urlopen(self._url("/v2"), timeout=10) as response:
+            version = json.load(response)["version"]
+        if tuple(map(int, version.split(".")[:2])) < OLDEST_TRITON:
+            raise ServerError(f"tritonserver {version} is too old; use release 24.06 (2.47) or a newer one")
+
     def check_alive(self) -> None:
         """Raise ServerError with the end of Triton's log if it has ended."""
         if self._child is None or self._child.wait(0):
@@ -193,7 +202,7 @@ class Server:
         self._reading.close()
         if self._child is not None:
             self._child.send(signal.SIGTERM)
-            self._end(self._child, KILL_AFTER_S)
+            self._end(self._child, EXIT_TIMEOUT_S + 1.5)
             self._child = None
 
     def _end(self, child: Started, seconds: float = 0.0) -> None:
@@ -204,7 +213,10 @@ class Server:
         remove_records(self._settings.status_dir)
 
     def _answers(self, path: str) -> bool:
-        return answers(f"http://{self._settings.inner_host}:{self._settings.http_port}{path}")
+        return answers(self._url(path))
+
+    def _url(self, path: str) -> str:
+        return f"http://{self._settings.inner_host}:{self._settings.http_port}{path}"
 
     def _refuse_remote(self) -> None:
         host = self._settings.inner_host

@@ -18,15 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PYTHON_VERSIONS = ((3, 11), (3, 12))
-MIN_GLIBC = (2, 35)
 MB = 1024 * 1024
-SHM_BYTES_PER_MODEL = 8 * MB
-SHM_FILES_PER_MODEL = 3  # one for each stage
-MIN_DISK_BYTES = 1024 * MB
 
-# Errors of a file system without room, and of all writes, which name no file.
+# Errors of a file system without room.
 FULL = (errno.ENOSPC, errno.EDQUOT)
-OF_WRITES = (*FULL, errno.EFBIG, errno.EIO, errno.EROFS)
 
 # Oldest driver for each major version of CUDA that a program is built for; the minor version does not matter:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -48,7 +43,7 @@ def check_python() -> Iterator[str]:
             "use Linux on x86-64, or the container"
         )
     glibc = platform.libc_ver()[1]
-    if glibc and tuple(map(int, glibc.split(".")[:2])) < MIN_GLIBC:
+    if glibc and tuple(map(int, glibc.split(".")[:2])) < (2, 35):
         yield f"glibc {glibc} is too old for the embedded Triton (2.35 needed); use the container"
     if shared_libpython() is None:
         yield no_libpython()
@@ -81,19 +76,19 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:
 
 def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
     """Check the room in shared memory for the stubs, in /tmp for Triton, and on the disk for the data directory."""
-    shm, needed = shutil.disk_usage("/dev/shm").free, num_models * SHM_BYTES_PER_MODEL
+    shm, needed = shutil.disk_usage("/dev/shm").free, num_models * 8 * MB
     if shm < needed:
         yield (
             f"/dev/shm has {shm // MB} MB free, {num_models} models need about {needed // MB} MB; "
             "give the container a larger --shm-size"
         )
-    if (num_files := os.statvfs("/dev/shm").f_favail) < (needed := num_models * SHM_FILES_PER_MODEL):
+    if (num_files := os.statvfs("/dev/shm").f_favail) < (needed := 3 * num_models):
         yield f"/dev/shm has room for {num_files} files, {num_models} models need {needed}; remount it with more inodes"
     if not os.access("/tmp", os.W_OK):
         yield "/tmp is not writable; Triton's Python backend makes a directory there: mount a tmpfs"
     existing = _existing(data_dir)
     disk = shutil.disk_usage(existing).free
-    if disk < MIN_DISK_BYTES:
+    if disk < 1024 * MB:
         yield f"{existing} has {disk // MB} MB free, 1024 MB are needed; free some or set SIE_DATA_DIR"
     if not os.access(existing, os.W_OK):
         yield f"{existing} is not writable; set SIE_DATA_DIR to a directory that is"
@@ -101,7 +96,8 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
 
 def explain(error: OSError, data_dir: Path) -> str:
     """Return in one line which path an error is about, its reason, and how much room is left if there is too little."""
-    path = error.filename or (data_dir if error.errno in OF_WRITES else "")
+    is_write = error.errno in (*FULL, errno.EFBIG, errno.EIO, errno.EROFS)  # which names no file
+    path = error.filename or (data_dir if is_write else "")
     if isinstance(path, int):  # the descriptor that was used
         path = data_dir
     reason = f"{os.fsdecode(path)}: {error.strerror or error}" if path else str(error.strerror or error)

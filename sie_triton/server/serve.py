@@ -3,14 +3,11 @@
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from types import FrameType
 from typing import IO
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -43,29 +40,10 @@ from sie_triton.system.host.ports import reserved
 from sie_triton.system.native import INSTALL, kernels_in_use
 from sie_triton.system.printing import Console
 from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.signals import until_signal
 from sie_triton.system.processes.supervisor import Supervisor
 from sie_triton.system.telemetry.batches import DIRECTORY as BATCHES
 from sie_triton.system.telemetry.spans import check_tracing
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-READABLE_BY_ALL = (
-    "warning: every user of this machine can read the control token in tritonserver's arguments, and with it run code "
-    "in this server; allow ptrace of a process's own children"
-)
-
-
-MEMORY_READABLE_BY_ALL = (
-    "warning: every user of this machine can read texts and results in /dev/shm, because the library that closes the "
-    f"stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}"
-)
-
-
-KNOWN = "known    any model of `sie-triton models ls --known`, once a request to SIE's door or of SIEClient names it"
-
-
-class Stopped(Exception):
-    """Raised when a signal tells the launcher to end."""
 
 
 def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
@@ -76,15 +54,13 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     raise_limit()
     terminal = Terminal.of(settings.log_json)
     held = lock(settings.data_dir)
-    for signum in SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(signum, partial(_stop, terminal.say))
+    stopping = f"requests in progress have up to {EXIT_TIMEOUT_S} s"
     try:
-        if num_ended := clean_after_predecessor(held, settings.data_dir):
-            terminal.say(f"ended {num_ended} processes that an earlier server had left")
-        with ascii_path(settings.data_dir.absolute()) as data_dir:
-            return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose, terminal)
-    except Stopped:
+        with until_signal(lambda name: terminal.say(f"stopping: {name}; {stopping}")):
+            if num_ended := clean_after_predecessor(held, settings.data_dir):
+                terminal.say(f"ended {num_ended} processes that an earlier server had left")
+            with ascii_path(settings.data_dir.absolute()) as data_dir:
+                return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose, terminal)
         terminal.say("stopped")
         return 0
     except OSError as exc:
@@ -182,6 +158,7 @@ def _detected_type(settings: Settings) -> str:
 def _wait_ready(server: Server, num_models: int, console: Console) -> None:
     with _waiting(console, f"starting Triton, {num_models} models") as show:
         server.wait_ready(lambda ready: show(f"starting Triton, {ready} of {num_models} models ready"))
+        server.check_version()
 
 
 def _wait_preloaded(settings: Settings, server: Server, console: Console) -> None:
@@ -208,7 +185,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
         console.print(f"model    {triton_name(model.sie_id)}{added}", soft_wrap=True)
     if settings.serve_known:
-        console.print(KNOWN, soft_wrap=True)
+        once = "once a request to SIE's door or of SIEClient names it"
+        console.print(f"known    any model of `sie-triton models ls --known`, {once}", soft_wrap=True)
     console.print(f"device   {', '.join(settings.devices)}", soft_wrap=True)
     if memory := room.line():
         console.print(f"memory   {memory}", soft_wrap=True)
@@ -228,9 +206,17 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     console.print(f"control  http://{settings.inner_host}:{settings.controller_port}/v1/models")
     console.print(f"log      {server.log_path.resolve()}\n")
     if server.shows_its_token:
-        console.print(READABLE_BY_ALL, style="yellow")
+        console.print(
+            "warning: every user of this machine can read the control token in tritonserver's arguments, and with it "
+            "run code in this server; allow ptrace of a process's own children",
+            style="yellow",
+        )
     if server.shows_its_memory:
-        console.print(MEMORY_READABLE_BY_ALL, style="yellow")
+        console.print(
+            "warning: every user of this machine can read texts and results in /dev/shm, because the library that "
+            f"closes the stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}",
+            style="yellow",
+        )
 
 
 def to_try(first: Refresh) -> ModelConfig:
@@ -256,11 +242,3 @@ def example(spec: ModelSpec, url: str) -> str:
 
 def url_of(settings: Settings) -> str:
     return f"http://{settings.inner_host}:{settings.http_port}"
-
-
-def _stop(say: Say, signum: int, frame: FrameType | None) -> None:
-    # A second signal must not interrupt the shutdown that the first one started.
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    say(f"stopping: {signal.Signals(signum).name}; requests in progress have up to {EXIT_TIMEOUT_S} s")
-    raise Stopped

@@ -10,12 +10,11 @@ from pathlib import Path
 
 STACK_BYTES = 1024**3
 OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
-STRICT = "2"  # every page counts, used or not
 
 
 def raise_stack_limit() -> None:
     """Raise the stack limit in a child before it starts tritonserver, whose threads take the limit as their size."""
-    if OVERCOMMIT.read_text().strip() == STRICT:
+    if OVERCOMMIT.read_text().strip() == "2":  # every page counts, used or not
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)

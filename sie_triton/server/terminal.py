@@ -9,22 +9,17 @@ from dataclasses import dataclass
 from sie_triton.system.printing import Console, echo, shown
 from sie_triton.system.telemetry.lines import Form, as_json
 
-STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
-
-# Width of lines for programs, which are never wrapped.
-UNWRAPPED = 10_000
-
 
 @dataclass(frozen=True)
 class Terminal:
-    """The launcher's output stream, and the form of its lines; `say` is safe in a signal handler."""
+    """Descriptor of the launcher's output, and the form of its lines; `say` is safe in a signal handler."""
 
     descriptor: int
     form: Form
 
     @classmethod
     def of(cls, log_json: bool) -> "Terminal":
-        return cls(STANDARD_OUTPUT, as_json("sie_triton.server")) if log_json else cls(STANDARD_ERROR, str)
+        return cls(1, as_json("sie_triton.server")) if log_json else cls(2, str)
 
     @property
     def is_for_people(self) -> bool:
@@ -37,7 +32,7 @@ class Terminal:
 
     def console(self) -> Console:
         """Return a console for colours and progress, or for the same lines as JSON."""
-        return Console(stderr=True) if self.is_for_people else Console(file=Lines(self.say), width=UNWRAPPED)
+        return Console(stderr=True) if self.is_for_people else Console(file=Lines(self.say), width=10_000)
 
     def announce(self, line: str) -> None:
         """Print a line that programs wait for, on standard output."""

@@ -37,12 +37,9 @@ NOT_READ = {
     "SIE_WORKER_PING_INTERVAL_MS": "a sidecar asks its Triton once in SIE_HEALTH_PUBLISH_INTERVAL_MS",
     "SIE_WORKER_READYZ_STALE_MULT": "a worker is gone after three missing heartbeats",
 }
-# More of the last kind, by the beginning of their names.
-OF_KUBERNETES = "SIE_GATEWAY_K8S_"
 
 # A number of bytes with a unit of 1000 (kB, MB, GB, TB) or of 1024 (KiB, MiB, GiB, TiB), in lower case.
 SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?(?:([kmgt])(i)?)?b?")
-UNITS = "kmgt"
 IN_BYTES = "in bytes (or as 4GB or 4GiB)"
 
 # Source of a setting that nothing sets.
@@ -102,7 +99,7 @@ def read_size(value: Any) -> Any:
         return value
     if found := SIZE.fullmatch(value.strip().lower()):
         number, unit, is_binary = found.groups()
-        size = Decimal(number) * (1024 if is_binary else 1000) ** (UNITS.index(unit) + 1 if unit else 0)
+        size = Decimal(number) * (1024 if is_binary else 1000) ** ("kmgt".index(unit) + 1 if unit else 0)
         if size == int(size):
             return int(size)
     raise ValueError("must be a whole number of bytes, or have a unit: kB, MB, GB, TB, or KiB, MiB, GiB, TiB")
@@ -117,7 +114,7 @@ def why_not_read(name: str) -> str:
     >>> why_not_read("SIE_GATEWAY_K8S_NAMESPACE"), why_not_read("SIE_HTTP_PORT")
     ('gateways hear of workers by NATS', '')
     """
-    return BY_NATS if name.startswith(OF_KUBERNETES) else NOT_READ.get(name, "")
+    return BY_NATS if name.startswith("SIE_GATEWAY_K8S_") else NOT_READ.get(name, "")
 
 
 def variable(name: str) -> str:

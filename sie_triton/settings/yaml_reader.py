@@ -16,8 +16,6 @@ MAX_CHARACTERS = 200_000
 MAX_DEPTH = 50
 MAX_NODES = 20_000
 
-SURROGATE = re.compile(r"[\ud800-\udfff]")
-
 
 def read_yaml(text: str) -> Any:
     """Return the value of `text`; yaml.YAMLError gives the fault, its place, and the line with a caret below it."""
@@ -50,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
-        if isinstance(node, ScalarNode) and SURROGATE.search(node.value):
+        if isinstance(node, ScalarNode) and re.search(r"[\ud800-\udfff]", node.value):
             raise _refusal(event, "the text contains a lone surrogate; write the character itself")
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:

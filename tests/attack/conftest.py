@@ -130,7 +130,7 @@ class serving:
 
     def __exit__(self, *_: object) -> None:
         left = psutil.Process(self._process.pid).children(recursive=True)
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGHUP)
         assert self._process.wait(30) == 0
         deadline = time.monotonic() + 5
         while any(is_alive(child.pid) for child in left) and time.monotonic() < deadline:

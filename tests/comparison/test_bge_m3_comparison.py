@@ -11,7 +11,7 @@ import transformers
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.spec import Runtime
 from sie_triton.engines.torch.encoder import PACKED

@@ -13,7 +13,7 @@ import transformers
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families.clap.files import ClapFiles
+from sie_triton.models.families.clap import ClapFiles
 from sie_triton.models.inputs.audio import AudioFile
 from sie_triton.models.inputs.mel import spectrograms, starts
 from tests.support.items import Served

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in

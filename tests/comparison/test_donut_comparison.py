@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.donut import findings
-from sie_triton.models.families.donut.json_tokens import parsed
+from sie_triton.models.families.donut.adapter import parsed
 from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.pictures import picture, pictures, saved
@@ -130,29 +130,6 @@ def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
 
 def test_generation_ends_between_two_tokens(ours, monkeypatch):
     assert tokens_in(2, ours, (FILES[1:2], CORD), monkeypatch) == [3]
-
-
-def test_fields_in_any_order_are_parsed_as_the_library_parses_them(library):
-    added, rng = library.tokenizer.get_added_vocab(), np.random.default_rng(0)
-    parts = [
-        "<s_menu>",
-        "</s_menu>",
-        "<s_nm>",
-        "</s_nm>",
-        "<S_nm>",
-        "<sep/>",
-        "<yes/>",
-        "Tea",
-        " ",
-        "<s_",
-        ">",
-        "</s_",
-        "<s_a.b(c>",
-        "</s_a.b(c>",
-    ]
-    for _ in range(2000):
-        text = "".join(rng.choice(parts, rng.integers(1, 14)))
-        assert parsed(text, added) == library.processor.token2json(text), text
 
 
 def told(text, task, added=("<yes/>",)):

@@ -2,11 +2,8 @@
 
 import io
 
-import numpy as np
 import pytest
 import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from sie_triton.errors import InputError, LoadError
@@ -85,7 +82,7 @@ def test_each_task_is_answered_as_the_library_does(ours, library, task):
     found = ours(FILES[:2], task=task, max_new_tokens=24, **NEEDS_INPUT[task])
     expected = [library.read(file, task, added) for file in FILES[:2]]
     assert data(found) == expected
-    if TASKS[task].kind in ("boxes", "phrases", "unnamed boxes"):
+    if TASKS[task].kind in ("description_with_bboxes", "phrase_grounding", "bboxes"):
         assert any(each[task]["bboxes"] for each in expected)
 
 
@@ -129,20 +126,14 @@ def test_padding_behind_an_answer_is_no_part_of_it(ours):
 
 
 PLACES = "<loc_1><loc_20><loc_300><loc_999>"
-PARTS = ["cat", " a dog", "it", "\n", "<sep>", "<poly>", "</poly>", "<od>", "</s>", "<s>", "<", PLACES, "é"]
-PARTS += [f"<loc_{place}>" for place in (0, 7, 500, 999)]
 
 
-def assert_parsed_alike(processor, text, size=(613, 401)):
-    for name, task in TASKS.items():
-        expected = processor.post_process_generation(text, task=name, image_size=size)
-        assert {name: ANSWERS.read(task, text, size)} == expected, (name, text)
-
-
-@settings(max_examples=150, deadline=None)
-@given(text=st.lists(st.sampled_from(PARTS), max_size=16).map("".join))
-def test_any_answer_is_parsed_as_the_library_parses_it(library, text):
-    assert_parsed_alike(library.processor, text)
+@pytest.mark.parametrize("task", TASKS)
+def test_an_answer_of_any_text_is_parsed_at_once(task):
+    """A model may write what it was not trained for: numbers that no tensor holds, or words without end."""
+    places = "<loc_1>" * 7 + f"<loc_{'9' * 100}>"
+    for text in (f"cat{places}<poly>{places}</poly>", "cat" * 30_000):
+        ANSWERS.read(TASKS[task], text, (613, 401))
 
 
 def test_answers_become_findings(ours, monkeypatch):
@@ -210,11 +201,3 @@ def test_a_checkpoint_as_microsoft_saved_it(tmp_path, directory, minilm_director
     config.write_text(config.read_text().replace("spatial_avg_pool", "last_frame"))
     with pytest.raises(LoadError, match="image_feature_source: must be spatial_avg_pool and temporal_avg_pool"):
         family_in(tmp_path)
-
-
-def test_answers_of_another_size_fail_the_same_comparison(library):
-    """Negative control: boxes in pixels of what the model reads."""
-    text = f"</s><s>cat{PLACES}dog{PLACES}{PLACES}</s>"
-    expected = library.processor.post_process_generation(text, task="<OD>", image_size=(613, 401))
-    assert {"<OD>": ANSWERS.read(TASKS["<OD>"], text, (64, 64))} != expected
-    assert np.shape(expected["<OD>"]["bboxes"]) == (3, 4)

@@ -6,7 +6,7 @@ import pytest
 from gliclass import GLiClassModel, ZeroShotClassificationPipeline
 from transformers import AutoTokenizer
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract import Label, Part
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError

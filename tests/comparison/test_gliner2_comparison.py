@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gliner2.inference.candidate_decoder import finalize_spans
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import PIECE, WORD_SPANS
 from sie_triton.errors import InputError, LoadError

@@ -10,8 +10,8 @@ from sie_triton.contract import Label
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families.grounding_dino.files import DinoFiles
-from sie_triton.models.families.grounding_dino.phrases import labels_of
+from sie_triton.models.families.grounding_dino import DinoFiles
+from sie_triton.models.families.grounding_dino.adapter import labels_of
 from sie_triton.models.families.grounding_dino.processor import DinoProcessor
 from tests.support.detectors import Dino, Finder, same, save_dino
 from tests.support.pictures import of_all_kinds, picture, pictures

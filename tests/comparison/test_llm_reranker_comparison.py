@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.errors import LoadError
 from sie_triton.models.families import load_processor
 from sie_triton.models.families.llm_reranker import RerankerOptions

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import Runtime
 from sie_triton.engines.torch.encoder import PADDED
 from tests.support.loras import LEAST_COSINE, Encoding, draw_biases, least_cosine

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract import Batch, Part
 from sie_triton.models.families import load_processor
 from sie_triton.models.families.splade import adapter as splade_adapter

@@ -8,7 +8,7 @@ import torch
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForCausalLM
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.models.families import load_processor
 from sie_triton.models.families.llm_reranker import RerankerOptions
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers

@@ -13,7 +13,7 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError

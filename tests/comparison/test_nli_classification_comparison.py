@@ -5,8 +5,8 @@ import json
 import pytest
 import transformers
 
+from benchmarks.texts import texts
 from sie_triton.checkpoints.classifier import ClassifierFiles
-from sie_triton.cli.perf.workload import texts
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.nli_classification import judgement

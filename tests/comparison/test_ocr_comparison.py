@@ -13,7 +13,7 @@ import transformers
 from sie_triton.errors import InputError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.lighton_ocr import SYSTEM
-from sie_triton.models.families.shared.ocr.family import findings
+from sie_triton.models.families.shared.ocr import findings
 from sie_triton.models.families.shared.readers.processor import GENERATED_LENGTHS
 from tests.support import ocr
 from tests.support.deadlines import given_up, tokens_in

@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families.owlv2.files import OwlFiles
+from sie_triton.models.families.owlv2 import OwlFiles
 from sie_triton.models.inputs.request_parts import blame, features_of
 from tests.support.detectors import Finder, Owl, same, save_owl
 from tests.support.pictures import of_all_kinds, pictures

@@ -22,10 +22,10 @@ from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.checkpoints.processor_classes import CLIP_MEAN, CLIP_STD, DEFAULTS, OF_ONE_SIZE
 from sie_triton.errors import LoadError
-from sie_triton.models.families.donut.files import page_plan
-from sie_triton.models.families.grounding_dino.files import image_plan
-from sie_triton.models.families.lighton_ocr.longest_edge import LongestEdgePlan
-from sie_triton.models.families.owlv2.files import square_plan
+from sie_triton.models.families.donut import page_plan
+from sie_triton.models.families.grounding_dino import image_plan
+from sie_triton.models.families.lighton_ocr import LongestEdgePlan
+from sie_triton.models.families.owlv2 import square_plan
 from tests.support.pictures import picture
 
 SOUND = "ClapFeatureExtractor"

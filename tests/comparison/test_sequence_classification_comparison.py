@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in

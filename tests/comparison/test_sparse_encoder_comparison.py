@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SparseEncoder
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract import Batch
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import PACKED

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract import Batch, Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import explain, family_in

@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.token_classification.aggregation import STRATEGIES
 from tests.support.classifiers import TEXTS, save_classifier

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
 from sie_triton.checkpoints.gliner import is_gliner
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.controller.memory import Meter
@@ -44,7 +44,7 @@ MIN_RESIDENCY_S = 2.0
 PAUSE_S = 0.05
 
 # Each sitecustomize.py is for children; a system's own may be imported under that name already.
-collect_ignore = ["faults", "pretended_gpus"]
+collect_ignore = ["pretended_gpus"]
 
 LONG = pytest.mark.slow, pytest.mark.timeout(1200)
 

@@ -19,7 +19,7 @@ from sie_triton.records.status import records_of_revisions
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
-from tests.support.killing import PARTS, Clients, of_the_gateway, part, vector
+from tests.support.killing import Clients, of_the_gateway, part, vector
 from tests.support.models import save_bert
 
 MODELS = ("t/m0", "t/m1")
@@ -126,22 +126,6 @@ def test_a_gateway_that_is_killed_fails_only_what_it_was_asked(cluster):
     assert clients.wrong == []
     unexplained = [each for each in clients.failures if not of_the_gateway(each) and "yet; retry" not in each]
     assert unexplained == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_twenty_rounds_of_kills_cost_only_what_a_killed_gateway_was_asked(cluster):
-    root, addresses = cluster
-    rng = np.random.default_rng(0)
-    with Clients(addresses, ["t__m0", "t__m1"]) as clients:
-        for i in range(20):
-            clients.more(50)
-            processes = part(list(PARTS)[i % len(PARTS)], root)
-            processes[rng.integers(len(processes))].kill()
-            clients.more(50)
-    print(f"{clients.num_right} answers, {dict(clients.failures)}, slowest {clients.slowest_s:.0f} s")
-    assert clients.wrong == []
-    assert [each for each in clients.failures if not of_the_gateway(each) and "yet; retry" not in each] == []
 
 
 def test_a_request_that_ends_two_tritons_is_put_aside_and_costs_no_other_answer(cluster, root: Path):

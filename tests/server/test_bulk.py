@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.pipeline.scheduling.scheduler import MAX_CPU_LANES

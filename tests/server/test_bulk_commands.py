@@ -1,17 +1,16 @@
-"""`sie-triton encode` and `score` on files of thousands of lines: killed halfway, and continued to the same output."""
+"""`sie-triton encode` on a file of thousands of lines: killed halfway, and continued to the same output."""
 
 import json
 import signal
 import subprocess
 import sys
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
-from tests.conftest import CROSS_ENCODER, SPLADE, TINY
+from tests.conftest import TINY
 
 NUM_LINES = 5000
 
@@ -84,31 +83,6 @@ def test_encode_is_killed_twice_and_continued(server, command, lines, tmp_path):
     np.testing.assert_allclose(
         [record["dense"] for record in records], [result["dense"] for result in expected], atol=1e-5
     )
-
-
-def test_score_is_killed_and_ranks_over_all_lines(server, command, lines, tmp_path):
-    source, output = tmp_path / "texts.txt", tmp_path / "scores.jsonl"
-    source.write_text("\n".join(lines[:2000]))
-    arguments = ["score", CROSS_ENCODER, "what?", "--input", source, "--output", output]
-    command(*arguments, kill_at=3)
-    command(*arguments)
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    with SIEClient(server.grpc) as client:
-        entries = {each["item_id"]: each for each in client.score(CROSS_ENCODER, "what?", lines[:2000])["scores"]}
-    assert [each["item_id"] for each in found] == [f"item-{i}" for i in range(2000)]
-    expected = [entries[each["item_id"]]["score"] for each in found]
-    np.testing.assert_allclose([each["score"] for each in found], expected, atol=1e-5)
-    by_rank = sorted(found, key=lambda each: each["rank"])
-    assert [each["rank"] for each in by_rank] == list(range(2000))
-    assert all(one["score"] >= other["score"] for one, other in pairwise(by_rank))
-
-
-def test_sparse_vectors_on_standard_output(server, command, lines):
-    found = [json.loads(line) for line in command("encode", SPLADE, *lines[:3], "--is-query").stdout.splitlines()]
-    with SIEClient(server.grpc) as client:
-        for result, each in zip(client.encode(SPLADE, lines[:3], is_query=True), found, strict=True):
-            assert each["sparse"]["indices"] == result["sparse"]["indices"].tolist()
-            np.testing.assert_allclose(each["sparse"]["values"], result["sparse"]["values"], rtol=1e-5)
 
 
 def test_the_line_that_the_server_refuses_is_named(server, tmp_path):

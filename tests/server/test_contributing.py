@@ -1,4 +1,4 @@
-"""CONTRIBUTING's example family. tests/server/test_environment.py serves it."""
+"""CONTRIBUTING's example family. tests/server/families/test_environment.py serves it."""
 
 from pathlib import Path
 

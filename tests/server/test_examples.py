@@ -30,7 +30,7 @@ from sie_triton.server.serve import example
 from sie_triton.settings import Settings, read_settings
 from tests.conftest import MINILM, fresh_settings
 from tests.server.examples_not_run import NOT_RUN
-from tests.server.test_serve import port_flags, sie
+from tests.server.test_serve import port_flags, started
 from tests.support.classifiers import save_classifier
 from tests.support.gliner2s import save_gliner2
 from tests.support.gliners import save_gliner
@@ -168,14 +168,8 @@ def served(tmp_path_factory, small_models) -> Iterator[Settings]:
     # A size that is given needs no calibration.
     flags = [f"--models-dir={settings.models_dir}", f"--data-dir={settings.data_dir}"]
     flags += ["--max-sub-batch-cost=512", f"--door-tei-model={MINILM}"]
-    process = sie("serve", *names, *flags, *port_flags(ports))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "SIE ready\n"
+    with started(*names, *flags, *port_flags(ports)):
         yield settings
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
 
 
 def here(text: str, settings: Settings) -> str:

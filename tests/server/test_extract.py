@@ -15,9 +15,9 @@ import tritonclient.http
 import tritonclient.http.aio
 from click.testing import CliRunner
 
+from benchmarks.texts import texts
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
 from sie_triton.cli import cli
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.models.inputs.features import num_pieces
 from sie_triton.models.inputs.request_parts import features_of

@@ -1,22 +1,26 @@
-"""A model of the hub, from an empty cache: small files when the server starts, weights with the first request."""
+"""Models of the hub, from an empty cache: small files when the server starts, weights with the first request."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
+from sie_triton.cli.main import cli
 from sie_triton.errors import BusyError, InputError, LoadError
-from tests.server.test_serve import serving
+from tests.server.test_serve import serving, sie
 from tests.support.controller import wait_for
 from tests.support.hub import Hub, running
 from tests.support.loras import save_lora
 from tests.support.models import save_bert
 
 HELD = 1 << 20
+OLD_S = 1_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +37,9 @@ def hub(tmp_path_factory, tiny_directory, other_directory) -> Iterator[Hub]:
             patch.setenv(name, value)
         hub.put("org/tiny", tiny_directory)
         hub.put("org/other", other_directory)
+        files = {str(path.relative_to(tiny_directory)): path.read_bytes() for path in files_of(tiny_directory)}
+        for name in ("loaded", "unused", "new"):
+            hub.put(f"org/{name}", {**files, "name.json": name.encode()})
         hub.held_after = HELD
         yield hub
 
@@ -43,10 +50,17 @@ def data_dir(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(hub, data_dir) -> Iterator[SIEClient]:
-    """Client of a server with an empty cache."""
-    flags = ["--load-timeout-s=5", "--allow-client-lora", "--max-loras-per-model=1"]
-    with serving(data_dir, "org/tiny", "org/other", *flags) as (_, address), SIEClient(address) as client:
+def disk(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture(scope="module")
+def client(hub, data_dir, disk) -> Iterator[SIEClient]:
+    """Client of a server with an empty cache, which is soon full."""
+    flags = ["--load-timeout-s=5", "--allow-client-lora", "--max-loras-per-model=1", f"--local-cache={disk}"]
+    flags.append("--disk-pressure-threshold-percent=0.000001")
+    models = [f"org/{name}" for name in ("tiny", "other", "loaded", "new")]
+    with serving(data_dir, *models, *flags) as (_, address), SIEClient(address) as client:
         yield client
 
 
@@ -97,3 +111,32 @@ def test_a_request_may_name_a_hub_adapter_if_allowed(hub, client, tmp_path, othe
         "adapter_config.json",
         "adapter_model.safetensors",
     }
+
+
+def test_a_full_disk_loses_what_no_server_has_loaded(hub, client, data_dir, disk, tmp_path):
+    hub.may_send.set()
+    flags = [f"--local-cache={disk}", f"--data-dir={tmp_path}"]
+    warmed = sie("cache", "warm", *flags, "org/unused")
+    assert warmed.wait(60) == 0, warmed.communicate()
+    before = client.encode("org/loaded", "hello", timeout=120)["dense"]
+    age(disk, "loaded", OLD_S)
+    age(disk, "unused", OLD_S + 1)
+    client.encode("org/new", "hello", timeout=120)
+    assert not list((disk / "models--org--unused").rglob("*.safetensors"))
+    assert list((disk / "models--org--loaded").rglob("*.safetensors"))
+    refused = CliRunner().invoke(cli, ["cache", "rm", flags[0], "org/loaded"], catch_exceptions=False)
+    assert refused.exit_code == 1
+    assert "in use, not removed" in refused.output
+    np.testing.assert_allclose(client.encode("org/loaded", "hello", timeout=120)["dense"], before, atol=1e-5)
+    log = (data_dir / "logs" / "tritonserver.log").read_text()
+    assert "the disk is full: removed org/unused@" in log
+    assert "removed org/loaded@" not in log
+
+
+def files_of(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def age(disk: Path, name: str, seconds: float) -> None:
+    for record in (disk / f"models--org--{name}").rglob("*.used"):
+        os.utime(record, (seconds, seconds))

@@ -6,8 +6,8 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from sie_triton.settings.sources import flag
 from sie_triton.system.processes.pids import is_alive
 from sie_triton.system.processes.stand_in import represented_pid
 from tests.conftest import MINILM, fresh_settings
-from tests.server.test_serve import alive, descendants, ended_cleanly, log_of, regions, sie
+from tests.server.test_serve import alive, descendants, log_of, regions, started
 from tests.support.chart import pod_of, rendered
 
 BACK_S = 15
@@ -31,16 +31,8 @@ OTHER = 65534  # another user of the machine
 GIVEN = ("data_dir", "http_port", "grpc_port", "metrics_port", "controller_port", "admin_token")
 
 
-@contextmanager
-def launched(settings: Settings, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = sie("serve", "--no-door", *arguments, *(f"{flag(name)}={getattr(settings, name)}" for name in GIVEN))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "SIE ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def launched(settings: Settings, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started("--no-door", *arguments, *(f"{flag(name)}={getattr(settings, name)}" for name in GIVEN))
 
 
 def grpc(settings: Settings) -> str:
@@ -87,9 +79,28 @@ def obeys_its_controller(settings: Settings) -> bool:
     return False
 
 
-def test_a_tritonserver_that_dies_is_started_again(tmp_path):
+def check_the_charts_probes(settings: Settings, triton: int) -> None:
+    """They ask the controller: readiness fails while tritonserver is stopped, liveness does not."""
+    server, _ = pod_of(rendered({}), "StatefulSet", "sie-worker-default")["containers"]
+
+    def succeeds(probe: str) -> bool:
+        env = {**os.environ, "SIE_CONTROLLER_PORT": str(settings.controller_port)}
+        return subprocess.run(server[probe]["exec"]["command"], env=env, stdout=subprocess.DEVNULL).returncode == 0
+
+    assert all(map(succeeds, ("startupProbe", "livenessProbe", "readinessProbe")))
+    os.kill(triton, signal.SIGSTOP)
+    try:
+        until(lambda: not succeeds("readinessProbe"))
+        assert succeeds("livenessProbe")
+    finally:
+        os.kill(triton, signal.SIGCONT)  # else it outlives the launcher that is killed
+
+
+def test_a_tritonserver_that_dies_is_started_again_and_a_launcher_cleans_up_after_a_killed_one(tmp_path):
+    """A signal ends the next launcher even during a restart of tritonserver."""
     settings = fresh_settings(tmp_path, admin_token="for-tests")
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
+        check_the_charts_probes(settings, tritonserver_of(process))
         vector = client.encode(MINILM, "hello")["dense"]
         companions = companions_of(process)
         assert len(companions) == 3
@@ -103,10 +114,37 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
         assert [stat.S_IMODE(region.stat().st_mode) for region in regions(process)] == [0o600] * 3
         assert {r["pid"] for r in read_records(settings.status_dir, "*")} <= set(descendants(process.pid))
         until(lambda: obeys_its_controller(settings))
-        told = ended_cleanly(process, signal.SIGTERM, log_of(settings.data_dir))
+        client.encode(MINILM, "hello")
+        children, stopped, left = killed_beside_a_stopped_stage(process, settings)
+        _, told = process.communicate()
     assert "tritonserver ended by SIGSEGV in tritonserver" in told
     assert told.count("tritonserver is back") == 1
     assert log_of(settings.data_dir).read_text().count("Started HTTPService") == 2
+    with launched(settings) as again:
+        assert alive([*children, stopped]) == []
+        assert [region for region in left if region.exists()] == []
+        told = ended_during_a_restart(again, settings)
+    assert "ended 1 processes" in told
+
+
+def killed_beside_a_stopped_stage(
+    process: subprocess.Popen[str], settings: Settings
+) -> tuple[list[int], int, list[Path]]:
+    """Kill the launcher and tritonserver; return their child processes, the stopped one, and the memory left."""
+    records = records_of(settings.status_dir, triton_name(MINILM), "inference")
+    inference = max(records, key=lambda record: record["generation"])
+    children, triton = descendants(process.pid), tritonserver_of(process)
+    stopped = next(pid for pid in descendants(triton) if represented_pid(pid) == inference["pid"])
+    os.kill(stopped, signal.SIGSTOP)
+    for pid in (process.pid, triton):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    # All end by themselves but the one that cannot.
+    until(lambda: alive(children) == [stopped])
+    assert inference["worker_pid"] in children
+    left = regions(process)
+    assert left
+    return children, stopped, left
 
 
 def ended_during_a_restart(process: subprocess.Popen[str], settings: Settings) -> str:
@@ -129,67 +167,3 @@ def ended_during_a_restart(process: subprocess.Popen[str], settings: Settings) -
     assert alive(children) == []
     assert regions(process) == []
     return told
-
-
-def test_the_next_launcher_cleans_up_after_a_killed_one(tmp_path):
-    """A signal ends it even during a restart of tritonserver."""
-    settings = fresh_settings(tmp_path)
-    with launched(settings) as process, SIEClient(grpc(settings)) as client:
-        client.encode(MINILM, "hello")
-        (inference,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
-        children, triton = descendants(process.pid), tritonserver_of(process)
-        stopped = next(pid for pid in descendants(triton) if represented_pid(pid) == inference["pid"])
-        os.kill(stopped, signal.SIGSTOP)
-        for pid in (process.pid, triton):
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-        # All end by themselves but the one that cannot.
-        until(lambda: alive(children) == [stopped])
-        assert inference["worker_pid"] in children
-        left = regions(process)
-        assert left
-    with launched(settings) as again:
-        assert alive(children) == []
-        assert [region for region in left if region.exists()] == []
-        told = ended_during_a_restart(again, settings)
-    assert "ended 1 processes" in told
-
-
-def check_the_charts_probes(settings: Settings, triton: int) -> None:
-    """They ask the controller: readiness fails while tritonserver is stopped, liveness does not."""
-    server, _ = pod_of(rendered({}), "StatefulSet", "sie-worker-default")["containers"]
-
-    def succeeds(probe: str) -> bool:
-        env = {**os.environ, "SIE_CONTROLLER_PORT": str(settings.controller_port)}
-        return subprocess.run(server[probe]["exec"]["command"], env=env, stdout=subprocess.DEVNULL).returncode == 0
-
-    assert all(map(succeeds, ("startupProbe", "livenessProbe", "readinessProbe")))
-    os.kill(triton, signal.SIGSTOP)
-    try:
-        until(lambda: not succeeds("readinessProbe"))
-        assert succeeds("livenessProbe")
-    finally:
-        os.kill(triton, signal.SIGCONT)  # else it outlives the launcher that is killed
-
-
-def test_odd_directories_and_host_names_are_supported(tmp_path, monkeypatch):
-    """Python, and so Triton's stubs, put the current directory first on the path, even if it is /tmp: no module of it
-    is imported.
-    """
-    (tmp_path / "here").mkdir()
-    for module in ("numpy", "torch", "sie_triton", "tritonclient"):
-        (tmp_path / "here" / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
-    monkeypatch.chdir(tmp_path / "here")
-    settings = fresh_settings(tmp_path / """it's "ünï" in $HOME""")
-    address = f"http://127.0.0.1:{settings.http_port}"
-    with launched(settings, "--host=localhost") as process, SIEClient(address) as client:
-        assert client.encode(MINILM, "hello")["dense"].shape == (384,)
-        (record,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
-        # Forked by the fork server, which has a plain name for it.
-        status_dir = Path(command_of(record["worker_pid"])[-2])
-        assert status_dir.samefile(settings.status_dir)
-        check_the_charts_probes(settings, tritonserver_of(process))
-        ended_cleanly(process, signal.SIGHUP, log_of(settings.data_dir))
-        assert not is_alive(record["worker_pid"])
-        assert not status_dir.exists()
-    assert not (tmp_path / "imported").exists()

@@ -24,8 +24,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.client.calls import EncodeCall
 from sie_triton.contract.names import triton_name
 from tests.conftest import MINILM, TINY, Running

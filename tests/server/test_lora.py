@@ -19,8 +19,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models import known_loras as known

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
 from sie_triton.cli import cli
 from tests.conftest import OWL
@@ -51,9 +50,3 @@ def test_on_the_command_line(server, finder, tmp_path):
     last = expected[1][-1]
     assert float(rows[-1][3]) == pytest.approx(last["score"], abs=1e-4)
     assert np.abs(np.array(rows[-1][4:], float) - last["bbox"]).max() < 1
-
-    drawn = tmp_path / "drawn.png"
-    done = CliRunner().invoke(cli, [*arguments, *images[2:], "--draw", str(drawn)])
-    assert done.exit_code == 0, done.output
-    with Image.open(drawn) as picture:
-        assert picture.size == (61, 97)  # upright

@@ -7,8 +7,8 @@ import pytest
 import tritonclient.http as triton
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
+from benchmarks.texts import texts
 from sie_triton import AsyncSIEClient, SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.contract.spec import MuveraConfig
 from sie_triton.contract.transforms import Muvera, quantize

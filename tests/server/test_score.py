@@ -9,8 +9,8 @@ import pytest
 import tritonclient.http as triton
 from sentence_transformers import CrossEncoder
 
+from benchmarks.texts import texts
 from sie_triton import AsyncSIEClient, Item, SIEClient, maxsim
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, RERANKER
 

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import LoadError
 from sie_triton.pipeline.scheduling.preprocess_slots import Slots
@@ -299,7 +299,7 @@ TABLE: dict[str, Callable[[Served], None] | str] = {
     ),
     "SIE_DISK_CACHE_ENABLED": a_full_disk_keeps_its_weights,
     "SIE_DISK_PRESSURE_THRESHOLD_PERCENT": (
-        "tests/server/test_weights.py::test_a_full_disk_loses_what_no_server_has_loaded"
+        "tests/server/test_hub.py::test_a_full_disk_loses_what_no_server_has_loaded"
     ),
     "SIE_IDLE_EVICT_S": "tests/residency/test_control.py::test_an_idle_model_is_evicted_and_a_busy_one_is_not",
     "SIE_PRELOAD_MODELS": the_preloaded_model_is_in_memory,
@@ -310,7 +310,7 @@ TABLE: dict[str, Callable[[Served], None] | str] = {
     "SIE_INSTRUMENTATION": passes_are_written_down_and_shown,
     "SIE_LOG_JSON": logs_are_json,
     "SIE_TRACING_ENABLED": (
-        "tests/server/test_telemetry.py::test_a_recorded_request_has_its_whole_trace_and_its_log_lines"
+        "tests/server/metrics/test_telemetry.py::test_a_recorded_request_has_its_whole_trace_and_its_log_lines"
     ),
     "SIE_MAX_LORAS_PER_MODEL": "tests/server/test_lora.py::test_the_most_recently_used_adapters_stay",
 }
@@ -325,6 +325,15 @@ def test_a_variable_of_the_reference_has_an_effect_on_a_running_server(variable,
     path, _, function = shown.partition("::")
     functions = {node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)}
     assert function in functions
+
+
+def test_a_full_server_is_retried(served):
+    before = served.record(DENSE, "preprocess")["num_refused"]
+    num_clients = 3 * MAX_OF_MODEL
+    with SIEClient(served.grpc, timeout=60) as client, ThreadPoolExecutor(num_clients) as pool:
+        results = list(pool.map(lambda i: client.encode(DENSE, texts(40, seed=i)), range(num_clients)))
+    assert {len(result) for result in results} == {40}
+    assert served.record(DENSE, "preprocess")["num_refused"] > before
 
 
 def test_the_wait_for_a_load_is_reported_apart_from_the_queue(served):

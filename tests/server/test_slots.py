@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.preprocess import SLOTS_FILE
 from sie_triton.system.host.file_locks import LockFile

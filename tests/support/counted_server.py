@@ -1,8 +1,12 @@
 """A server and a cluster whose metrics are read, as Prometheus reads them."""
 
+import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,12 +15,22 @@ from benchmarks.ports import free_ports
 from sie_triton import SIEClient
 from sie_triton.controller.commands import ask, path_of
 from sie_triton.settings import read_settings
-from tests.conftest import model_file, tiny_model_file
+from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import port_flags, sie
+from tests.support.controller import wait_for
+from tests.support.gliners import save_gliner
 from tests.support.models import save_bert, save_cross_encoder
+from tests.support.otlp import Receiver, receiving
 
-ENCODER, RERANKER = "test/encoder", "test/reranker"
+ENCODER, RERANKER, EXTRACTOR = "test/encoder", "test/reranker", "test/extractor"
 TOKEN = "a-token-of-clients"
+FOLLOWED = {
+    "SIE_LOG_JSON": "true",
+    "SIE_LOG_REQUESTS": "true",
+    "SIE_TRACING_ENABLED": "true",
+    "OTEL_BSP_SCHEDULE_DELAY": "50",
+    "OTEL_TRACES_SAMPLER": "parentbased_always_on",
+}
 
 
 class Counted:
@@ -56,11 +70,15 @@ class Counted:
 
 
 class Served(Counted):
-    """A server."""
+    """A server that sends spans to `receiver`; `lines` are those of its standard output."""
 
-    def __init__(self, ports: list[int], data_dir: Path) -> None:
+    def __init__(self, ports: list[int], data_dir: Path, receiver: Receiver) -> None:
         super().__init__(ports[4], ports[1], [f"127.0.0.1:{ports[4]}"])
-        self.ports, self.data_dir = ports, data_dir
+        self.ports, self.data_dir, self.receiver = ports, data_dir, receiver
+        self.lines: list[dict[str, Any]] = []
+
+    def lines_of(self, request_id: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line.get("request_id") == request_id]
 
     def evict(self, model: str) -> None:
         settings = read_settings(data_dir=self.data_dir, controller_port=self.ports[3])
@@ -68,42 +86,56 @@ class Served(Counted):
 
 
 def flags_of(root: Path, minilm_directory: Path) -> list[str]:
-    """Save an encoder and a reranker, and return flags that serve them with TOKEN."""
+    """Save an encoder, a reranker and an extractor, and return flags that serve them with TOKEN."""
     models = root / "models"
     models.mkdir()
     reranker = save_cross_encoder(root / "reranker", minilm_directory)
+    save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
     (models / "a.yaml").write_text(tiny_model_file(ENCODER, save_bert(root / "bert", minilm_directory)))
     (models / "b.yaml").write_text(model_file(RERANKER, reranker, "cross_encoder", {"score": {}}))
+    (models / "c.yaml").write_text(gliner_file(EXTRACTOR, root / "gliner" / "model"))
     tokens = ["--auth-mode=token", f"--auth-tokens={TOKEN}", "--door-workers=2", "--no-serve-known"]
     return [f"--models-dir={models}", f"--data-dir={root / 'data'}", *tokens]
 
 
 @contextmanager
 def counted_server(root: Path, minilm_directory: Path) -> Iterator[Served]:
-    """Run an encoder and a reranker behind two door processes that ask for TOKEN."""
+    """Run the models behind two door processes that ask for TOKEN, with logs of requests as JSON, and traces."""
     ports = free_ports(5)
-    process = sie("serve", ENCODER, RERANKER, *flags_of(root, minilm_directory), *port_flags(ports))
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "SIE ready\n"
-        found = Served(ports, root / "data")
-        with found.http:
-            yield found
-    finally:
-        process.terminate()
-        process.communicate()
+    names = (ENCODER, RERANKER, EXTRACTOR)
+    with receiving() as receiver:
+        variables = {**FOLLOWED, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{receiver.address}"}
+        process = sie("serve", *names, *flags_of(root, minilm_directory), *port_flags(ports), **variables)
+        found = Served(ports, root / "data", receiver)
+        reading = Thread(target=read_lines, args=(process, found.lines))
+        reading.start()
+        try:
+            wait_for(lambda: any(line["message"] == "SIE ready" for line in found.lines))
+            with found.http:
+                yield found
+        finally:
+            process.terminate()
+            reading.join()
+            _, said = process.communicate()
+        assert said == ""
+
+
+def read_lines(process: subprocess.Popen[str], lines: list[dict[str, Any]]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines += [json.loads(line)]  # every line is JSON
 
 
 @contextmanager
 def counted_cluster(root: Path, minilm_directory: Path) -> Iterator[Counted]:
-    """Run a cluster of two workers behind two gateway processes that ask for TOKEN; it evicts idle models."""
+    """Run a worker behind two gateway processes that ask for TOKEN; it evicts idle models."""
     http, grpc, config = free_ports(3)
     ports = [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}"]
-    flags = [*flags_of(root, minilm_directory), *ports, "--workers=2", "--idle-evict-s=2"]
+    flags = [*flags_of(root, minilm_directory), *ports, "--workers=1", "--idle-evict-s=2"]
     process = sie("cluster", "up", ENCODER, RERANKER, *flags)
     try:
         assert process.stdout is not None
-        targets = next(line for line in iter(process.stdout.readline, "") if line.startswith("metrics")).split()[1:5]
+        targets = next(line for line in iter(process.stdout.readline, "") if line.startswith("metrics")).split()[1:4]
         assert "SIE cluster ready\n" in iter(process.stdout.readline, "")
         found = Counted(http, grpc, targets)
         with found.http:

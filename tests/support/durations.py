@@ -22,6 +22,7 @@ STORED = Path(__file__).parents[1] / "durations.json"
 # Folders and files that share a server, which then starts once.
 TOGETHER = (
     ("tests/residency/",),
+    ("tests/server/families/",),
     ("tests/server/metrics/",),
     ("tests/server/page/",),
     (

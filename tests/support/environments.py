@@ -98,3 +98,8 @@ def save_arrays(directory: Path) -> Path:
     directory.mkdir()
     np.save(directory / "matrix.npy", np.random.default_rng(5).normal(size=(2, DIM)).astype(np.float32))
     return directory
+
+
+def mapped(pid: int) -> str:
+    """Return the files that a process has in its memory."""
+    return Path(f"/proc/{pid}/maps").read_text()

@@ -108,7 +108,7 @@ def deaths() -> list[WorkerHandle]:
     return []
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def fork_server_directory(tmp_path_factory) -> Iterator[Path]:
     """Directory of a running fork server; its path is longer than a socket's address may be."""
     directory = tmp_path_factory.mktemp("n" * 100)

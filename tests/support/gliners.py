@@ -8,7 +8,7 @@ import pytest
 import torch
 from gliner import GLiNER
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from tests.support.extraction import Extractor
 from tests.support.models import CONFIGS, save_tokenizer, set_apart
 

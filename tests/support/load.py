@@ -17,8 +17,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 
 LONG = pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])

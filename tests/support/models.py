@@ -16,7 +16,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Router, Transfo
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.models.families.llm_reranker.processor import FORMATS
 
 SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -95,6 +95,11 @@ def save_bert(directory: Path, tokenizer: Path, architecture: str = "bert", **op
         str(directory / "model"), create_model_card=False
     )
     return directory / "model"
+
+
+def without_weights(directory: Path, to: Path) -> Path:
+    """Copy the small files of a model, which is what a server of remote models has."""
+    return shutil.copytree(directory, to, ignore=shutil.ignore_patterns("*.safetensors"))
 
 
 def build(

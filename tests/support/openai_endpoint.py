@@ -7,15 +7,18 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from transformers import AutoModel, AutoModelForCausalLM
+
+from tests.conftest import model_file
 
 Vectors = Callable[[Sequence[Sequence[int]]], Any]
 Likely = Callable[[Sequence[Sequence[int]], Sequence[int]], Any]
@@ -76,6 +79,22 @@ class Endpoint:
         self._server.endpoint = self
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @contextmanager
+    def in_trouble(self, name: str) -> Iterator[None]:
+        self.trouble = name
+        try:
+            yield
+        finally:
+            self.trouble = ""
+
+    def model_file(
+        self, model: str, directory: Path, family: str, tasks: dict[str, Any], loadtime: Any = None, **where: str
+    ) -> str:
+        """Return the content of a model file whose default profile names this server; `where`: more about it."""
+        content = yaml.safe_load(model_file(model, directory, family, tasks, loadtime=loadtime))
+        content["profiles"]["default"]["endpoint"] = {"url": self.url, "model": "there", **where}
+        return yaml.safe_dump(content)
 
     def stop(self) -> None:
         self.is_over.set()  # no answer is held back any longer

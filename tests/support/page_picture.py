@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Page, expect
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.models.weights import locate
 from tests.conftest import MINILM
 from tests.support.browsers import browsing, find_chromium, tab_of

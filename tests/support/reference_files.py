@@ -1,5 +1,6 @@
 """Model files as SIE writes them: one for each adapter that its own files name, with the options they have there."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -230,10 +231,10 @@ NOT_SERVED: dict[str, dict[str, Any]] = {
 }
 
 
-def write(directory: Path) -> None:
-    """Write all of them as files."""
+def write(directory: Path, served: Collection[str] = tuple(SERVED)) -> None:
+    """Write those that are not served, and those of SERVED with these names, as files."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, document in {**SERVED, **NOT_SERVED}.items():
+    for name, document in {**{name: SERVED[name] for name in served}, **NOT_SERVED}.items():
         origin = {"package_backed": True} if name == "docling" else {"hf_id": f"org/{name}"}
         named = {"sie_id": sie_id(name), **origin, **document}
         (directory / f"org__{name}.yaml").write_text(yaml.safe_dump(named, sort_keys=False))

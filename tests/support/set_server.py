@@ -18,11 +18,10 @@ from sie_triton.contract.names import triton_name
 from sie_triton.models.weights.cluster import Cluster
 from sie_triton.records.status import records_of
 from tests.conftest import model_file, tiny_model_file
-from tests.server.test_remote import without_weights
 from tests.server.test_serve import port_flags, sie
-from tests.server.test_telemetry import read_lines
 from tests.support.controller import wait_for
-from tests.support.models import save_bert
+from tests.support.counted_server import read_lines
+from tests.support.models import save_bert, without_weights
 from tests.support.openai_endpoint import Endpoint
 from tests.support.towers import save_clip
 
@@ -131,13 +130,10 @@ def files(root: Path, tiny: Path, tokenizer: Path, endpoint: Endpoint) -> dict[s
     deberta = save_bert(root / "deberta", tokenizer, "deberta")
     save_clip(root / "clip", tokenizer)
     clip = model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image"))
-    _, small = without_weights(save_bert, root / "remote", tokenizer)
+    small = without_weights(save_bert(root / "whole", tokenizer, "qwen3"), root / "remote")
     local = {name: tiny_model_file(name, tiny) for name in (DENSE, APART, BURST, COLD, PRELOADED, FILTERED, UNBUNDLED)}
-    remote = {}
-    for name in (REMOTE, REMOTE_TOO):
-        model = yaml.safe_load(model_file(name, small, "sentence_transformer", {"encode": {"dense": {"dim": 64}}}))
-        model["profiles"]["default"]["endpoint"] = {"url": endpoint.url, "model": "there"}
-        remote[name] = yaml.safe_dump(model)
+    dense = {"encode": {"dense": {"dim": 64}}}
+    remote = {name: endpoint.model_file(name, small, "sentence_transformer", dense) for name in (REMOTE, REMOTE_TOO)}
     of_hub = {
         name: tiny_model_file(name, tiny).replace(f"weights_path: {tiny}", f"hf_id: {repo}")
         for name, repo in ((MISSING, "org/is-in-no-cache"), (FETCHED, NEW))

@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as triton
 
-from benchmarks import handmade
+from benchmarks import handmade, perf_analyzer
 from benchmarks.gpu_check.scope import CannotRun, Finding, Plan, Row
 from benchmarks.gpu_check.served import LOAD_S, missing_requirements, served
 from benchmarks.gpu_check.shapes import save
 from benchmarks.gpu_check.work import cosine
 from benchmarks.lanes import timed
 from benchmarks.ports import ports_of_a_server
-from sie_triton.cli.perf import perf_analyzer
-from sie_triton.cli.perf.workload import write_input_data
+from benchmarks.texts import write_input_data
 from sie_triton.contract.names import triton_name
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import ServerError

@@ -27,8 +27,6 @@ from sie_triton.cli.bulk.records import ERROR_PREFIX, Record, Sink, is_error, to
 from sie_triton.client.calls import PIECE_ITEMS
 from sie_triton.errors import InputError, SIEError
 
-PART_SUFFIX, STATE_SUFFIX, WHOLE_SUFFIX = ".part", ".part.json", ".part.whole"
-
 AGAIN = "--overwrite starts anew"
 
 # A run: what its output depends on, by name. None as input: it cannot be read again.
@@ -46,7 +44,7 @@ class Part(Sink):
     def __init__(self, path: Path, run: Run, *, overwrite: bool) -> None:
         """Open the part of `path`, new or that of the same run. Raise InputError if it is another run's."""
         self._path, self._is_finished = path, False
-        self._part, self._state = (Path(f"{path}{suffix}") for suffix in (PART_SUFFIX, STATE_SUFFIX))
+        self._part, self._state = (Path(f"{path}{suffix}") for suffix in (".part", ".part.json"))
         if path.exists() and not overwrite and not self._part.exists():
             raise InputError(f"--output: {path} exists; {AGAIN}")
         with _explained(self._part):
@@ -123,7 +121,7 @@ class RankedPart(JsonPart):
     """Scores, to which the ranks over all lines are added when the last one is there."""
 
     def _complete(self) -> None:
-        whole = Path(f"{self._path}{WHOLE_SUFFIX}")
+        whole = Path(f"{self._path}.part.whole")
         with whole.open("wb") as file:
             file.writelines(map(to_json, ranked(self._file)))
             file.flush()
@@ -213,15 +211,15 @@ def check_same(path: Path, state: Path, run: Run) -> None:
     try:
         before = orjson.loads(state.read_bytes())
     except (OSError, ValueError) as exc:
-        raise InputError(f"--output: {path}{PART_SUFFIX} is of another run, without {state}; {AGAIN}") from exc
+        raise InputError(f"--output: {path}.part is of another run, without {state}; {AGAIN}") from exc
     now = orjson.loads(orjson.dumps(run))
     differences = [difference(name, before.get(name), now.get(name)) for name in {**before, **now}]
     if any(differences):
         told = "; ".join(filter(None, differences))
-        raise InputError(f"--output: {path}{PART_SUFFIX} is of another run: {told}; {AGAIN}")
+        raise InputError(f"--output: {path}.part is of another run: {told}; {AGAIN}")
     if now["input"] is None:
         raise InputError(
-            f"--output: {path}{PART_SUFFIX} is of an interrupted run, but a pipe cannot be read again; give --input "
+            f"--output: {path}.part is of an interrupted run, but a pipe cannot be read again; give --input "
             f"FILE to runs that shall be continued; {AGAIN}"
         )
 

@@ -4,20 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
-from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line, Source
 from sie_triton.system.printing import Console
-
-
-class Rate(ProgressColumn):
-    """Lines per second since the start of this run."""
-
-    def render(self, task: Task) -> Text:
-        done = task.fields["num_lines"] - task.fields["num_skipped"]
-        return Text(f"{done / task.elapsed:,.0f} lines/s" if task.elapsed and done else "", style="cyan")
 
 
 class Progress:
@@ -27,15 +18,12 @@ class Progress:
         self.num_lines = self._num_skipped = num_skipped
         self._bar, self._started = bar, monotonic()
         self._has_bytes = source.num_bytes is not None
-        self._task = bar.add_task(source.name, total=source.num_bytes, num_lines=num_skipped, num_skipped=num_skipped)
+        self._task = bar.add_task(source.name, total=source.num_bytes, num_lines=num_skipped)
 
     def advance(self, lines: Sequence[Line]) -> None:
         """Count `lines`, the next ones of the input, as done."""
-        is_first = self.num_lines == self._num_skipped
         self.num_lines += len(lines)
         position = lines[-1].end if self._has_bytes else self.num_lines
-        if is_first and self._num_skipped:  # what a run before has done is no speed of this one
-            self._bar.reset(self._task, completed=position)
         self._bar.update(self._task, completed=position, num_lines=self.num_lines)
 
     def summary(self) -> str:
@@ -49,12 +37,7 @@ class Progress:
 def progress(source: Source, num_skipped: int, *, is_shown: bool) -> Iterator[Progress]:
     """Context manager of a progress bar, drawn only if `is_shown` and stderr is a terminal."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[num_lines]:,} lines", markup=False),
-        Rate(),
-        TimeRemainingColumn(),
-    )
+    lines = TextColumn("{task.fields[num_lines]:,} lines", markup=False)
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), lines, TimeElapsedColumn()
     with Bar(*columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)) as bar:
         yield Progress(bar, source, num_skipped)

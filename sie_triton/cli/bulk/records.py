@@ -53,19 +53,13 @@ def _plain(value: Any) -> Any:
 
 
 class Sink(ABC):
-    """Takes the records of lines in order. `num_skipped` lines are there already, `num_errors` of all are errors.
-
-    `last` is the last record.
-    """
-
-    last: Record
+    """Takes the records of lines in order. `num_skipped` lines are there already, `num_errors` of all are errors."""
 
     num_skipped = 0
     num_errors = 0
 
     def write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
         """Take the records of the next lines, at least one."""
-        self.last = records[-1]
         self.num_errors += sum(map(is_error, records))
         self._write(lines, records)
 

@@ -1,50 +1,30 @@
 """Utilisation of this machine's GPUs while something runs, by NVML."""
 
-import threading
-from contextlib import suppress
-from statistics import fmean
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pynvml
+
+from sie_triton.system.host.repeated import repeated
 
 
-class Utilisation:
-    """Context manager; `percent` is then the mean utilisation of all GPUs, or None if NVML or a GPU is missing.
+@contextmanager
+def utilisation() -> Iterator[list[int]]:
+    """Context manager; gives a list to which a thread adds the utilisation of each GPU, in percent, ten times a second.
 
-    A thread asks NVML ten times a second.
+    It stays empty if NVML or a GPU is missing.
     """
-
-    def __init__(self) -> None:
-        self.percent: float | None = None
-        self._samples: list[int] = []
-        self._is_over = threading.Event()
-        self._nvml, self._gpus = _gpus()
-        self._thread = threading.Thread(target=self._sample, name="sie-eval-gpu", daemon=True)
-
-    def __enter__(self) -> "Utilisation":
-        if self._gpus:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._gpus:
-            self._is_over.set()
-            self._thread.join()
-        if self._samples:
-            self.percent = fmean(self._samples)
-
-    def _sample(self) -> None:
-        with suppress(self._nvml.NVMLError):  # a part of a GPU (MIG) does not tell
-            while True:
-                self._samples += [self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in self._gpus]
-                if self._is_over.wait(0.1):
-                    return
-
-
-def _gpus() -> tuple[Any, list[Any]]:
-    """Return NVML and its GPUs; none if there is no driver."""
-    import pynvml
-
+    samples: list[int] = []
     try:
         pynvml.nvmlInit()
-        return pynvml, [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return pynvml, []
+        gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:  # no driver
+        gpus = []
+
+    def sample() -> None:
+        with suppress(pynvml.NVMLError):  # a part of a GPU (MIG) does not tell
+            samples.extend(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus)
+
+    sample()
+    with repeated(sample, 0.1, "sie-eval-gpu"):
+        yield samples

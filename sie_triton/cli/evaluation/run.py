@@ -1,7 +1,7 @@
 """`sie-triton eval`: evaluate sources on a dataset, and compare the first one with targets."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -50,17 +50,17 @@ def evaluate(asked: Evaluation) -> Report:
     InputError or ServerError says what is invalid or not installed, before anything is sent to a server.
     """
     _check(asked)
-    from sie_triton.cli.evaluation.sources import located
+    from sie_triton.cli.evaluation.sources import located, open_source
 
     place = (asked.model, asked.server, asked.models_dir)
     asked = replace(asked, sources=[located(spec, *place) for spec in asked.sources])
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    targets = _targets(asked)
+    path = asked.targets or Path(asked.task) / "eval.yaml"
+    targets = read_targets(path, asked.model) if TARGETS in asked.sources else {}
     with ExitStack() as stack, Console(stderr=True).status(f"reading {asked.task}") as status:
         task, dataset = _read(asked)
-        sources = dict(_opened(asked))
-        for source in sources.values():
-            stack.enter_context(source)
+        opened = [open_source(spec, asked.model, asked.by, asked.server) for spec in asked.sources if spec != TARGETS]
+        sources = {name: stack.enter_context(source) for name, source in opened}
         status.update(f"measuring {', '.join(sources)}")
         report = _measured(asked, sources, task, dataset)
     shown = {metric: value for metric, value in targets.items() if metric in report.metrics}
@@ -84,12 +84,6 @@ def _check(asked: Evaluation) -> None:
         raise ServerError(f"eval needs {named}: pip install 'sie-triton[eval]'")
 
 
-def _targets(asked: Evaluation) -> dict[str, float]:
-    if TARGETS not in asked.sources:
-        return {}
-    return read_targets(asked.targets or Path(asked.task) / "eval.yaml", asked.model)
-
-
 def _read(asked: Evaluation) -> tuple[Any, Dataset]:
     """Return mteb's task, None if only speed is measured, and the dataset."""
     directory = Path(asked.task)
@@ -105,14 +99,6 @@ def _read(asked: Evaluation) -> tuple[Any, Dataset]:
         return quality.local_task(dataset), dataset
     task = quality.named_task(asked.task.removeprefix(OF_MTEB))
     return task, quality.dataset_of(task)
-
-
-def _opened(asked: Evaluation) -> Iterator[tuple[str, "Source"]]:
-    from sie_triton.cli.evaluation.sources import open_source
-
-    for spec in asked.sources:
-        if spec != TARGETS:
-            yield open_source(spec, asked.model, asked.by, asked.server)
 
 
 def _measured(asked: Evaluation, sources: dict[str, "Source"], task: Any, dataset: Dataset) -> Report:

@@ -23,13 +23,8 @@ from sie_triton.models.weights import locate
 # Tensors of one text by name, as `sie_triton.contract.transforms.similarity` reads them.
 Row = Mapping[str, npt.NDArray[Any]]
 
-# What documents are ranked by; "score" is the task of rerankers.
-BY = ("dense", "sparse", "multivector", "score")
-
 # Time for a call of a server, which may have to load the model first, in seconds.
 CALL_S = 900.0
-
-EXAMPLES = "name sie, st, st=DIRECTORY, NAME=http://host:port, NAME=grpc://host:port or targets"
 
 
 class Source(ABC):
@@ -98,14 +93,14 @@ class LibrarySource(Source):
     def __init__(self, directory: Path, by: str) -> None:
         import sentence_transformers as library
 
-        kinds = (
-            library.SentenceTransformer,
-            library.SparseEncoder,
-            library.MultiVectorEncoder,
-            library.CrossEncoder,
-        )
+        kinds = {
+            "dense": library.SentenceTransformer,
+            "sparse": library.SparseEncoder,
+            "multivector": library.MultiVectorEncoder,
+            "score": library.CrossEncoder,
+        }
         self._by = by
-        self._model: Any = dict(zip(BY, kinds, strict=True))[by](str(directory))
+        self._model: Any = kinds[by](str(directory))
 
     def encode(self, texts: Sequence[str], *, is_query: bool) -> list[Row]:
         encode = self._model.encode_query if is_query else self._model.encode_document
@@ -118,7 +113,7 @@ class LibrarySource(Source):
 
 
 def open_source(spec: str, model: str, by: str, server: Address) -> tuple[str, Source]:
-    """Return the name and the source of `spec`; see EXAMPLES. `server` is that of `sie`; `st` has its directory.
+    """Return the name and the source of `spec`. `server` is that of `sie`; `st` has its directory.
 
     InputError if it names no source.
     """
@@ -132,7 +127,10 @@ def open_source(spec: str, model: str, by: str, server: Address) -> tuple[str, S
         return name, HttpSource(model, by, place)
     if place.startswith(("grpc://", "grpcs://")):
         return name, TritonSource(model, by, Address.parse(place))
-    raise InputError(f"-s {spec!r} is not a source; {EXAMPLES}")
+    raise InputError(
+        f"-s {spec!r} is not a source; name sie, st, st=DIRECTORY, NAME=http://host:port, NAME=grpc://host:port or "
+        "targets"
+    )
 
 
 def located(spec: str, model: str, server: Address, models_dir: Path | None) -> str:

@@ -11,16 +11,8 @@ from itertools import cycle, islice
 import numpy as np
 
 from sie_triton.cli.evaluation.dataset import Dataset
-from sie_triton.cli.evaluation.gpu import Utilisation
-from sie_triton.cli.evaluation.metrics import (
-    PERCENTILES,
-    SIDES,
-    SPEED,
-    gpu_percent,
-    is_better_lower,
-    items_per_s,
-    latency,
-)
+from sie_triton.cli.evaluation.gpu import utilisation
+from sie_triton.cli.evaluation.metrics import SPEED, is_better_lower
 from sie_triton.cli.evaluation.sources import Source
 
 Figures = dict[str, float]
@@ -70,20 +62,22 @@ class Side:
 
     def throughput(self, side: str) -> Figures:
         """Return items per second, and GPU utilisation if a GPU can be asked."""
-        with Utilisation() as gpu:
-            found = {items_per_s(side): self._load.texts / _seconds(self.all)}
-        return found if gpu.percent is None else {**found, gpu_percent(side): gpu.percent}
+        with utilisation() as samples:
+            found = {f"{side}_items_per_s": self._load.texts / _seconds(self.all)}
+        return {**found, f"{side}_gpu_percent": statistics.fmean(samples)} if samples else found
 
     def latencies(self, side: str) -> Figures:
         alone_ms = [1000 * _seconds(call) for call in self._singles]
-        return {latency(side, each): float(np.percentile(alone_ms, each)) for each in PERCENTILES}
+        return {f"{side}_p{each}_ms": float(np.percentile(alone_ms, each)) for each in (50, 90, 99)}
 
 
 def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Speed:
     """Measure all sources in each round, step by step; each round begins with another source."""
-    texts = dict(zip(SIDES, (dataset.queries, dataset.corpus), strict=True))
     works = {
-        name: {side: Side(source, [*of.values()], load, is_query=side == SIDES[0]) for side, of in texts.items()}
+        name: {
+            "query": Side(source, [*dataset.queries.values()], load, is_query=True),
+            "corpus": Side(source, [*dataset.corpus.values()], load, is_query=False),
+        }
         for name, source in sources.items()
     }
     for sides in works.values():
@@ -94,7 +88,7 @@ def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Spee
 
 def _round(works: Mapping[str, Mapping[str, Side]], order: Sequence[str]) -> dict[str, Figures]:
     found: dict[str, Figures] = {name: {} for name in works}
-    for side in SIDES:
+    for side in ("query", "corpus"):
         for step in (Side.throughput, Side.latencies):
             for name in order:
                 found[name] |= step(works[name][side], side)

@@ -11,8 +11,6 @@ from sie_triton.cli.evaluation.metrics import METRICS, is_better_lower
 from sie_triton.errors import InputError
 from sie_triton.settings.yaml_reader import MAX_CHARACTERS, read_yaml
 
-SHAPE = "write the model's name with metrics below it, such as ndcg_at_10: 0.4"
-
 
 class Miss(NamedTuple):
     """A metric that is worse than its target by more than the tolerance."""
@@ -37,7 +35,10 @@ def read_targets(path: Path, model: str) -> dict[str, float]:
         raise InputError(f"targets: {path} is not valid YAML: {exc}") from exc
     if not isinstance(content, dict) or not isinstance(content.get(model), dict):
         named = ", ".join(map(str, content)) if isinstance(content, dict) else "nothing"
-        raise InputError(f"targets: {path} has no metrics for {model}, but for {named}; {SHAPE}")
+        raise InputError(
+            f"targets: {path} has no metrics for {model}, but for {named}; write the model's name with metrics below "
+            "it, such as ndcg_at_10: 0.4"
+        )
     found: dict[str, float] = content[model]
     for metric, value in found.items():
         _check(path, metric, value)

@@ -34,15 +34,11 @@ from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 
 SERVICE = "inference.GRPCInferenceService"
 
-# Questions that any worker can answer for all.
-OF_ANY_WORKER = ("ServerMetadata", "ModelMetadata", "ModelConfig")
-
 # Other methods of Triton's service, and why the gateway has none.
 REFUSED = {
     "ModelStreamInfer": "the gateway has no streams: every request has one answer; call ModelInfer",
     "RepositoryIndex": "the gateway has no model repository; GET /v1/models lists the models",
 }
-NO_METHOD = "the gateway has no such method: it serves models, and controls none"
 
 STATUSES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -57,12 +53,6 @@ OF_HTTP = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-
-# Methods of probes, which are not counted, as at the door.
-PROBES = ("ServerLive", "ServerReady")
-
-# Status of each of our errors' codes.
-OF_ERRORS = {"INVALID_ARG": grpc.StatusCode.INVALID_ARGUMENT}
 
 # Metadata of a call that the stages receive as request parameters.
 FORWARDED = (TRACEPARENT, REQUEST_ID)
@@ -98,7 +88,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
             "ModelStatistics": self._statistics,
-            **{method: self._asking(method) for method in OF_ANY_WORKER},
+            **{method: self._asking(method) for method in ("ServerMetadata", "ModelMetadata", "ModelConfig")},
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -111,9 +101,10 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         else:
             if service != SERVICE:
                 return None
-            text = f"{method[:80]}: {REFUSED.get(method, NO_METHOD)}"
+            why = REFUSED.get(method, "the gateway has no such method: it serves models, and controls none")
+            text = f"{method[:80]}: {why}"
             behavior = self._received(handler) if handler else _refusal(grpc.StatusCode.UNIMPLEMENTED, text)
-        if handler and method not in PROBES:
+        if handler and method not in ("ServerLive", "ServerReady"):  # probes are not counted, as at the door
             behavior = _counted(f"/{SERVICE}/{method}", behavior)
         return grpc.stream_unary_rpc_method_handler(behavior)
 
@@ -132,8 +123,8 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
                 await context.abort(grpc.StatusCode.UNAVAILABLE, with_prefix(BusyError(exc.message)))
                 raise AssertionError("abort raises") from exc
             except SIEError as exc:
-                status = OF_ERRORS.get(exc.code) or getattr(grpc.StatusCode, exc.code)
-                await context.abort(status, with_prefix(exc))
+                code = "INVALID_ARGUMENT" if exc.code == "INVALID_ARG" else exc.code
+                await context.abort(getattr(grpc.StatusCode, code), with_prefix(exc))
                 raise AssertionError("abort raises") from exc
 
         return handle

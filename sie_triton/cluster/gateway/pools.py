@@ -9,7 +9,6 @@ from types import MappingProxyType
 from nats.aio.msg import Msg
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.gateway.demand import Demand
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Health, Lease, clock_in
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
@@ -67,7 +66,7 @@ class Pools:
     ) -> None:
         self._limits = limits
         self.workers = Workers(limits)
-        self.demand = Demand(limits.demand_s)
+        self._asked_at: dict[tuple[str, str], float] = {}  # demand: a pool and a kind of machine, one of them empty
         self._profiles, self._startable = profiles, startable
         self._own = own
         self._heard_since = monotonic()
@@ -75,6 +74,15 @@ class Pools:
         self._gateways: dict[str, float] = {}
         self.model_files: Mapping[str, ModelFile] = {}
         self.leases: Mapping[str, Lease] = {}
+
+    @property
+    def demand(self) -> Set[tuple[str, str]]:
+        """Pools and kinds of machines that requests have asked for lately, and that have no worker; one name is empty.
+
+        A scaling rule starts a pool from zero by it. Only names of the settings count: clients cannot make up any.
+        """
+        since = monotonic() - self._limits.demand_s
+        return {wish for wish, asked_at in self._asked_at.items() if asked_at > since}
 
     async def hear_gateway(self, message: Msg) -> None:
         name = message.subject.rpartition(".")[2]
@@ -109,7 +117,7 @@ class Pools:
             # A leased pool is for those who name it.
             return min(of_profile, key=lambda pool: (self.is_leased(pool), pool != self._own, pool))
         if profile in self._profiles:
-            self.demand.note("", profile)
+            self._asked_at["", profile] = monotonic()
             raise Provisioning(f"{PROFILE}: no worker is a {profile} yet; retry")
         raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
 
@@ -125,7 +133,7 @@ class Pools:
         if profile and workers and profile not in {each.profile for each in workers}:
             found = ", ".join(sorted({each.profile for each in workers}))
             if profile in self._profiles:
-                self.demand.note("", profile)
+                self._asked_at["", profile] = monotonic()
             raise Provisioning(f"{PROFILE}: pool {name} has no {profile[:64]!r} (it has {found}); retry")
 
     @property
@@ -136,7 +144,7 @@ class Pools:
     def _check_can_start(self, pool: str) -> None:
         """Note the demand for a pool of the settings that has no worker; raise Provisioning if it can be started."""
         if pool == self._own or pool in self._startable:
-            self.demand.note(pool, "")
+            self._asked_at[pool, ""] = monotonic()
         if pool in self._startable:
             raise Provisioning(f"{POOL}: pool {pool} has no worker yet; retry")
 

@@ -22,7 +22,6 @@ from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
-from sie_triton.cluster.gateway.queue_metrics import QueueMetrics
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Wanted
@@ -73,7 +72,7 @@ class Queue:
         self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s, limits=limits)
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools, limits)
-        self._figures = QueueMetrics(self._js, self.pools, self.leases, limits)
+        self._figures = metrics.QueueMetrics(self._js, self.pools, self.leases, limits)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
         parts += [self._figures.keep_measuring, large.sweep]
         for work in parts:

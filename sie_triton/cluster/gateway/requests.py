@@ -40,9 +40,6 @@ from sie_triton.errors import BusyError, InputError
 
 log = logging.getLogger(__name__)
 
-# Header by which a stream recognizes what it has already, for two minutes.
-MESSAGE_ID = "Nats-Msg-Id"
-
 # Copies of a request that the queue makes: a message or payload, and in the buffer of NATS or of the payload store.
 COPIES = 2
 
@@ -176,7 +173,8 @@ class Requests:
             while not self._nats.is_connected:
                 await asyncio.sleep(self._limits.announce_s)
             try:
-                return await self._js.publish(subjects.work(pool, model), message, headers={MESSAGE_ID: message_id})
+                # By this header a stream recognizes what it has already, for two minutes.
+                return await self._js.publish(subjects.work(pool, model), message, headers={"Nats-Msg-Id": message_id})
             except APIError as exc:
                 if exc.err_code in FULL or exc.code == 400:
                     raise BusyError(f"the queue is full ({told(exc)}); retry") from exc

@@ -5,9 +5,6 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-# Fields of which the latest counts, not the sum.
-LATEST = ("last_inference",)
-
 # Fields that tell what a message is about.
 KEYS = ("name", "version", "batch_size")
 
@@ -39,7 +36,7 @@ def _add(to: Any, message: Any) -> None:
             continue
         present = getattr(to, field.name)
         if isinstance(value, int):
-            setattr(to, field.name, max(present, value) if field.name in LATEST else present + value)
+            setattr(to, field.name, max(present, value) if field.name == "last_inference" else present + value)
         elif hasattr(value, "ListFields"):
             _add(present, value)
         elif hasattr(value, "add"):

@@ -25,12 +25,6 @@ from sie_triton.records.calls import OpenCall
 
 log = logging.getLogger(__name__)
 
-# Parts of a receipt without a domain.
-SHORT_RECEIPT = 9
-
-# In place of the response to a request that was withdrawn before its call.
-WITHDRAWN = Response(StatusCode.CANCELLED.value[0], "withdrawn", b"")
-
 
 class Dropped(Exception):
     """The work of a delivery is dropped, because nobody waits for it."""
@@ -90,7 +84,7 @@ class Delivery:
         self.was_withdrawn = True
         self.call.revoke()
         if self._response is not None and not self._response.done():
-            self._response.set_result(WITHDRAWN)
+            self._response.set_result(Response(StatusCode.CANCELLED.value[0], "withdrawn", b""))
 
 
 class Replies:
@@ -145,4 +139,4 @@ class Replies:
 def _parts(receipt: str) -> list[str]:
     """Return the parts of a receipt from the number of deliveries on (NATS ADR-15)."""
     parts = receipt.split(".")
-    return parts[4:] if len(parts) == SHORT_RECEIPT else parts[6:]
+    return parts[4:] if len(parts) == 9 else parts[6:]  # nine without a domain

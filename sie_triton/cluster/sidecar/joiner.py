@@ -23,9 +23,6 @@ from sie_triton.records.calls import CallLost, OpenCall, unless_lost
 
 log = logging.getLogger(__name__)
 
-# The answer to a request whose time has passed while it waited.
-LATE = Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
-
 # In place of a message that is joined with no other: what it contains may take many times its bytes.
 EMPTY = service_pb2.ModelInferRequest()
 
@@ -99,7 +96,7 @@ class Joiner(SharedCalls[Sent, Response]):
         return [Response(response.status, "", part.SerializeToString()) for part in parts]
 
     def late(self, seconds: float) -> Response:
-        return LATE
+        return Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
 
     def after(self, answer: Response, waited_s: float) -> Response:
         return replace(answer, waited_s=waited_s)

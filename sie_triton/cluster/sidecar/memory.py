@@ -14,13 +14,6 @@ from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.errors import BusyError, InputError
 from sie_triton.system.host.container import container_memory
 
-# What all requests may take of the machine's memory, and what one alone may: an eighth, and a sixth. A sidecar holds a
-# request up to four times while it sends it to Triton.
-SHARE, SHARE_ALONE = 8, 6
-
-# A request that does not fit beside others has its turn once these take at most a quarter of the limit.
-REST = 4
-
 
 class Memory:
     """Limit of the bytes of requests. Belongs to one event loop.
@@ -49,8 +42,8 @@ class Memory:
         """Return the memory that requests may take of this container's, or this machine's."""
         container = container_memory()
         limit = container[1] if container else psutil.virtual_memory().total
-        max_bytes, max_alone = limits.max_requests_bytes, limits.max_payload_bytes
-        return cls(min(max_bytes, limit // SHARE), min(max_alone, limit // SHARE_ALONE), when_freed, limits)
+        max_bytes = min(limits.max_requests_bytes, int(limit * limits.requests_share))
+        return cls(max_bytes, min(limits.max_payload_bytes, int(limit * limits.payload_share)), when_freed, limits)
 
     @property
     def is_spent(self) -> bool:
@@ -72,7 +65,8 @@ class Memory:
             return True
         had_room = self.has_room
         self._line.setdefault(holder)
-        fits = self._num_bytes + num_bytes <= self._max_bytes or self._num_bytes <= self._max_bytes // REST
+        # What does not fit beside others has its turn once these take at most a quarter of the limit.
+        fits = self._num_bytes + num_bytes <= self._max_bytes or self._num_bytes <= self._max_bytes // 4
         if not fits or next(iter(self._line)) is not holder:
             return False
         del self._line[holder]

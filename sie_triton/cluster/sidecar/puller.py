@@ -22,14 +22,11 @@ from sie_triton.cluster.sidecar.runner import Runner
 
 log = logging.getLogger(__name__)
 
-STATUS, DESCRIPTION = "Status", "Description"
-LEFT, LEFT_BYTES = "Nats-Pending-Messages", "Nats-Pending-Bytes"
-
 # Statuses of requests that ended in time, or found no work (NATS ADR-37).
 OVER = ("404", "408")
 
-# Descriptions of requests that ended because they have all messages, or because the next is larger than their bytes.
-COMPLETED, TOO_LARGE = "Batch Completed", "Message Size Exceeds MaxBytes"
+# Description of a request that ended because the next message is larger than its bytes.
+TOO_LARGE = "Message Size Exceeds MaxBytes"
 
 
 class Puller:
@@ -135,17 +132,18 @@ class Puller:
     async def _receive(self, message: Msg) -> None:
         self._heard_at = monotonic()
         headers = message.headers or {}
-        status, description = headers.get(STATUS), headers.get(DESCRIPTION, "")
+        status, description = headers.get("Status"), headers.get("Description", "")
         if status is None:
             self._expect(max(0, self._num_asked - 1))
             self._is_next_large = False
             self._num_open += 1
             self._runner.start(message, self._pool).add_done_callback(self._ended)
-        elif status in OVER or description in (COMPLETED, TOO_LARGE):
-            self._expect(max(0, self._num_asked - int(headers.get(LEFT, self._num_asked))))
+        elif status in OVER or description in ("Batch Completed", TOO_LARGE):
+            self._expect(max(0, self._num_asked - int(headers.get("Nats-Pending-Messages", self._num_asked))))
             # If some of its bytes were used, the next message may still be small.
             small_bytes = self._limits.small_bytes
-            is_large = description == TOO_LARGE and int(headers.get(LEFT_BYTES, small_bytes)) >= small_bytes
+            left_bytes = int(headers.get("Nats-Pending-Bytes", small_bytes))
+            is_large = description == TOO_LARGE and left_bytes >= small_bytes
             self._is_next_large = is_large or (self._is_next_large and status not in OVER)
         elif status != "100":
             log.info("queue: %s: %s %s", self.model, status, description)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sie_triton.cluster import subjects
-from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.host.files import reserve
 
 log = logging.getLogger(__name__)
 

@@ -47,11 +47,6 @@ from sie_triton.records.calls import CallBook, CallLost, unless_lost
 
 log = logging.getLogger(__name__)
 
-# gRPC's text about bytes that are no message of Triton's. The gateway reads the name and the parameters only.
-UNPARSED = "Unable to parse request"
-
-DIED = "the request ended the server that ran it, twice; it was put aside, and is not run again"
-
 INTERNAL, INVALID = StatusCode.INTERNAL.value[0], StatusCode.INVALID_ARGUMENT.value[0]
 NOT_FOUND, UNAVAILABLE = StatusCode.NOT_FOUND.value[0], StatusCode.UNAVAILABLE.value[0]
 
@@ -237,7 +232,8 @@ class Runner:
     def _should_return(self, delivery: Delivery, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
         left_s, pause_s = self.gateways.left_s(delivery.work), self._limits.busy_pause_s
-        if response.is_ok or response.text == UNPARSED or left_s < pause_s:
+        # gRPC's text about bytes that are no message: the gateway reads the name and the parameters only.
+        if response.is_ok or response.text == "Unable to parse request" or left_s < pause_s:
             return False
         text = response.text
         error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)
@@ -269,7 +265,8 @@ class Runner:
         log.error(
             "a request of gateway %s for %s ended two Tritons; it is in stream SIE_DEAD", again.gateway, again.model
         )
-        await self.replies.answer(delivery, Response(INTERNAL, with_prefix(ModelError(DIED)), b""))
+        died = ModelError("the request ended the server that ran it, twice; it was put aside, and is not run again")
+        await self.replies.answer(delivery, Response(INTERNAL, with_prefix(died), b""))
         return "dead"
 
     # All work

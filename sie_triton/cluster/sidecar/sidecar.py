@@ -22,7 +22,7 @@ from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question, read_lease
-from sie_triton.cluster.model_files import ModelFile, opener, reader
+from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
@@ -84,10 +84,11 @@ class Sidecar:
         self._streams: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Sidecar":
-        limits = self._limits
-        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed, limits)
+        limits, settings = self._limits, self._settings
+        self._nats = await connect(settings, SIDECAR, self.name, self._reconnected, self._closed, limits)
         self._js = OwnJetStream(self._nats, timeout=limits.queue_s)
         self._claims = Claims(self._bucket, self.name, limits)
+        least_ms, most_ms = settings.adaptive_min_quantum_ms, settings.adaptive_max_quantum_ms
         self._runner = Runner(
             self._nats,
             self._js,
@@ -95,17 +96,20 @@ class Sidecar:
             self._server.calls,
             self._server.receipts,
             worker=self.name,
-            quantum=self._quantum(),
-            coalesce_ms=self._settings.batcher_coalesce_ms,
-            max_calls=self._settings.max_concurrent_batches or CALLS[self._settings.devices == ["cpu"]],
-            max_requests=self._settings.batcher_max_batch_requests,
-            payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
+            quantum=Quantum(settings.adaptive_target_p50_ms, least_ms, most_ms),
+            coalesce_ms=settings.batcher_coalesce_ms,
+            max_calls=settings.max_concurrent_batches or CALLS[settings.devices == ["cpu"]],
+            max_requests=settings.batcher_max_batch_requests,
+            payloads=Payloads(url) if (url := settings.payload_store_url) else None,
             limits=limits,
         )
-        look_s = self._settings.worker_config_full_export_interval_ms / 1000
-        self._files = ModelFiles(self._files_bucket(), self._server.models, self._home, look_s, limits)
+        poll_s = settings.worker_config_poll_interval_ms / 1000
+        look_s = settings.worker_config_full_export_interval_ms / 1000
+        read = reader(words(settings.nats_config_trusted_producers))
+        files = Bucket(opener(self._js), read, poll_s=poll_s, limits=limits)
+        self._files = ModelFiles(files, self._server.models, self._home, look_s, limits)
         self._files.when_applied = self._look_at_names_soon
-        self._leases = Bucket(self._leases_bucket, read_lease, limits=limits)
+        self._leases = Bucket(lambda: self._js.key_value(subjects.LEASES), read_lease, limits=limits)
         self._placing = Placing(
             self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0), limits
         )
@@ -173,21 +177,9 @@ class Sidecar:
             await asyncio.shield(self._streams)
         return await self._js.key_value(subjects.claims(self._pool))
 
-    def _quantum(self) -> Quantum:
-        least_ms, most_ms = self._settings.adaptive_min_quantum_ms, self._settings.adaptive_max_quantum_ms
-        return Quantum(self._settings.adaptive_target_p50_ms, least_ms, most_ms)
-
-    def _files_bucket(self) -> Bucket[ModelFile]:
-        producers = words(self._settings.nats_config_trusted_producers)
-        poll_s = self._settings.worker_config_poll_interval_ms / 1000
-        return Bucket(opener(self._js), reader(producers), poll_s=poll_s, limits=self._limits)
-
     @property
     def _may_move(self) -> bool:
         return self._settings.pool_admission_enabled
-
-    async def _leases_bucket(self) -> KeyValue:
-        return await self._js.key_value(subjects.LEASES)
 
     async def _reconnected(self) -> None:
         log.info("the queue is back")

@@ -14,8 +14,6 @@ from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import MuveraConfig
 from sie_triton.system.native import MUVERA, library
 
-# Return code of the C code for wrong lengths.
-BAD_ENDS = 2
 LENGTHS_ERROR = "lengths must be 0 or more, and their sum must not exceed the number of vectors"
 
 
@@ -110,7 +108,7 @@ class Muvera:
             *(_address(places), _address(out)),
             ctypes.c_long(self.dim),
         )
-        if failed == BAD_ENDS:
+        if failed == 2:  # wrong lengths
             raise ValueError(LENGTHS_ERROR)
         if failed:
             raise MemoryError("no memory for the blocks of an encoding")

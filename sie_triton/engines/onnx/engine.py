@@ -44,10 +44,6 @@ OF_ONE_CALL = ("NOT_SUPPORTED", "INVALID_VALUE", "BAD_PARAM")
 
 TAKEN = (INPUT_IDS, ATTENTION_MASK, TOKEN_TYPE_IDS, POSITION_IDS)
 
-# Output names: token states as optimum exports them, the same for sentence-transformers, and a classifier's logits.
-TOKEN_STATES = (STATES, "token_embeddings")
-LOGITS = ("logits",)
-
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
@@ -83,11 +79,11 @@ class OnnxEngine(Engine):
 
     def encoder(self, model: OnnxModel, is_causal: bool | None = None) -> "OnnxEncoder":
         """Raise LoadError if the graph has no output of token states. `is_causal` has no effect."""
-        return OnnxEncoder(model, TOKEN_STATES, 3, self.device)
+        return OnnxEncoder(model, (STATES, "token_embeddings"), 3, self.device)
 
     def classifier(self, model: OnnxModel) -> "OnnxEncoder":
         """Raise LoadError if the graph has no output of logits."""
-        return OnnxEncoder(model, LOGITS, 2, self.device)
+        return OnnxEncoder(model, ("logits",), 2, self.device)
 
     def settle(self, encoder: "OnnxEncoder") -> None:
         """Do nothing: an ONNX graph has a single path."""

@@ -25,8 +25,6 @@ from sie_triton.engines.onnx.session import (
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 
-HIDDEN = np.finfo(np.float32).min
-
 # Sizes that are measured, in tokens. Larger sub-batches are not short queries and use the packed path.
 SIZES = (4, 8, 12, 16, 24, 32, 48, 64)
 
@@ -104,4 +102,4 @@ def mask_of(
     sees = (items[:, None] == items) & (places < keys[items])
     if is_causal:
         sees &= places[:, None] >= places
-    return np.where(sees, np.float32(0), HIDDEN)[None, None]
+    return np.where(sees, np.float32(0), np.finfo(np.float32).min)[None, None]

@@ -11,38 +11,22 @@ from time import monotonic_ns
 
 import aiohttp
 
+from sie_triton.engines.remote.limits import LIMITS
 from sie_triton.engines.remote.refusals import failure
 from sie_triton.errors import DeadlinePassed, EndpointAway, ModelError, SIEError
 
 log = logging.getLogger(__name__)
 
-# Timeout until an endpoint's first response, in seconds: a wrong address is found early.
-FIRST_S = 30.0
-
-# Timeout for connecting, in seconds.
-CONNECT_S = 5.0
-
-# Timeout of a request as a share of SIE_FORWARD_TIMEOUT_S, so that it ends before the stage ends this process.
-SHARE = 0.95
-
-RETRY_S = 1
-
-LOG_AGAIN_NS = 10 * 10**9
-
 
 @dataclass(frozen=True, slots=True)
 class EndpointRequest:
-    """A request. `body` is JSON; the response may have at most `most_bytes`.
-
-    The request is given up at `deadline_ns` (monotonic). With `is_first_try`, the caller tries another path if this one
-    is not found.
-    """
+    """A request."""
 
     path: str
-    body: bytes
-    most_bytes: int
-    deadline_ns: int | None = None
-    is_first_try: bool = False
+    body: bytes  # JSON
+    most_bytes: int  # of the response
+    deadline_ns: int | None = None  # monotonic
+    is_first_try: bool = False  # the caller tries another path if this one is not found
 
 
 class EndpointConnection:
@@ -54,7 +38,7 @@ class EndpointConnection:
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self._url, self._headers = url, {**headers, "Content-Type": "application/json", "Accept-Encoding": "identity"}
-        self._timeout_s = SHARE * timeout_s
+        self._timeout_s = LIMITS.timeout_share * timeout_s
         self._has_answered = False
         self._logged = ("", 0)
         self._loop = asyncio.new_event_loop()
@@ -76,9 +60,9 @@ class EndpointConnection:
         return body
 
     def _log_once(self, line: str) -> None:
-        """Log a line, but not the same one within LOG_AGAIN_NS: requests may fail hundreds of times a second."""
+        """Log a line, but not the same one within `log_again_ns`."""
         before, logged_ns = self._logged
-        if line != before or monotonic_ns() - logged_ns > LOG_AGAIN_NS:
+        if line != before or monotonic_ns() - logged_ns > LIMITS.log_again_ns:
             self._logged = line, monotonic_ns()
             log.warning("%s", line)
 
@@ -90,13 +74,13 @@ class EndpointConnection:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=LIMITS.connect_s),
             auto_decompress=False,
             trust_env=False,
         )
 
     async def _in_time(self, question: EndpointRequest) -> bytes:
-        patience_s = self._timeout_s if self._has_answered else min(FIRST_S, self._timeout_s)
+        patience_s = self._timeout_s if self._has_answered else min(LIMITS.first_s, self._timeout_s)
         left_s = patience_s
         if question.deadline_ns is not None:
             left_s = min(patience_s, (question.deadline_ns - monotonic_ns()) / 1e9)
@@ -118,7 +102,7 @@ class EndpointConnection:
             except aiohttp.ClientConnectorError as exc:
                 raise self._unreachable(reason(exc.os_error)) from exc
             except aiohttp.ConnectionTimeoutError as exc:
-                raise self._unreachable(f"no connection within {CONNECT_S:g} s") from exc
+                raise self._unreachable(f"no connection within {LIMITS.connect_s:g} s") from exc
             except aiohttp.ClientPayloadError as exc:
                 raise ModelError(f"{self._url}: the response was cut off") from exc
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
@@ -129,8 +113,8 @@ class EndpointConnection:
         raise AssertionError
 
     def _unreachable(self, why: object) -> EndpointAway:
-        message = f"{self._url}: the endpoint does not answer ({why}); retry in {RETRY_S} s"
-        return EndpointAway(message, retry_after_s=RETRY_S)
+        message = f"{self._url}: the endpoint does not answer ({why}); retry in {LIMITS.retry_s} s"
+        return EndpointAway(message, retry_after_s=LIMITS.retry_s)
 
     async def _post(self, question: EndpointRequest) -> bytes:
         asked = self._session.post(

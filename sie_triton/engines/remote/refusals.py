@@ -6,10 +6,8 @@ from typing import Any
 
 import orjson
 
+from sie_triton.engines.remote.limits import LIMITS
 from sie_triton.errors import EndpointBusy, InputError, LoadError, ModelError, SIEError
-
-MAX_MESSAGE = 300
-MAX_RETRY_S = 3600
 
 # Statuses: the endpoint may succeed later; the request is invalid; the model cannot be used (with our reason).
 BUSY = (408, 425, 429, 502, 503, 504)
@@ -54,12 +52,12 @@ def error_message(body: bytes) -> str:
         if isinstance(found, dict):
             found = found.get(key, found)
     text = found if isinstance(found, str) else orjson.dumps(found).decode()
-    printable = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * MAX_MESSAGE])
-    return " ".join(printable.split())[:MAX_MESSAGE]
+    printable = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * LIMITS.max_message_characters])
+    return " ".join(printable.split())[: LIMITS.max_message_characters]
 
 
 def retry_s(header: str) -> int:
-    """Return the seconds that a Retry-After header, a number or a date, asks to wait: 1 to MAX_RETRY_S.
+    """Return the seconds that a Retry-After header, a number or a date, asks to wait: 1 to `max_retry_s`.
 
     >>> retry_s("7"), retry_s(""), retry_s("soon"), retry_s("Thu, 01 Jan 1970 00:00:00 GMT")
     (7, 1, 1, 1)
@@ -71,4 +69,4 @@ def retry_s(header: str) -> int:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError, OverflowError):
             seconds = 1
-    return int(min(max(seconds, 1), MAX_RETRY_S)) if seconds == seconds else 1
+    return int(min(max(seconds, 1), LIMITS.max_retry_s)) if seconds == seconds else 1

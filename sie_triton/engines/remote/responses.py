@@ -7,21 +7,18 @@ import numpy.typing as npt
 import orjson
 
 from sie_triton.contract.arrays import Floats
+from sie_triton.engines.remote.limits import LIMITS
 from sie_triton.errors import ModelError
 
 Doubles = npt.NDArray[np.float64]
 Answer = dict[str, Any]
 
-# Bytes allowed per number (about 20 characters, and much room for spaces), and for the rest of a response.
-NUMBER_BYTES, FRAME_BYTES = 64, 100_000
-
 ROUNDING = 1e-3
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def most_bytes(num_numbers: int) -> int:
     """Return the maximum size in bytes of a response with that many numbers."""
-    return NUMBER_BYTES * num_numbers + FRAME_BYTES
+    return LIMITS.bytes_a_number * num_numbers + LIMITS.frame_bytes
 
 
 def embeddings(where: str, answer: Answer, num_items: int) -> Floats:
@@ -88,6 +85,6 @@ def numbers(where: str, lists: list[Any]) -> Doubles:
         values = np.array(lists, np.float64)
     except (TypeError, ValueError) as exc:
         raise ModelError(f"{where}: the response's items differ in size, or are not numbers") from exc
-    if not (np.abs(values) <= LARGEST).all():
+    if not (np.abs(values) <= float(np.finfo(np.float32).max)).all():
         raise ModelError(f"{where}: the response has numbers that are not finite")
     return values

@@ -14,8 +14,6 @@ LANES = 16
 
 UNLIMITED = 1 << 30
 
-# Return value of the C code for invalid lengths.
-BAD_LENGTHS = -2
 
 _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
 
@@ -63,7 +61,7 @@ def attention(
         scaling,
         *(left, right, torch.get_num_threads()),
     )
-    if failed == BAD_LENGTHS:
+    if failed == -2:  # invalid lengths
         raise ValueError("lengths must sum to the tokens, and no item may have more keys than tokens")
     if failed:
         raise MemoryError("no memory for attention scores")
@@ -85,15 +83,11 @@ PANEL, LEVELS = 64, 127
 
 
 class Int8Panels(NamedTuple):
-    """Weights of a linear layer in 8 bits, symmetric by output channel.
+    """Weights of a linear layer in 8 bits, symmetric by output channel."""
 
-    `weights`: int8 [out / 64, in / 4, 64, 4]. `scales`, float32 [out]: the weight is scale times the integer.
-    `offsets`, float32 [out]: scale times the sum of the channel's integers.
-    """
-
-    weights: torch.Tensor
-    scales: torch.Tensor
-    offsets: torch.Tensor
+    weights: torch.Tensor  # int8 [out / 64, in / 4, 64, 4]
+    scales: torch.Tensor  # float32 [out]: the weight is scale times the integer
+    offsets: torch.Tensor  # float32 [out]: scale times the sum of the channel's integers
 
 
 def has_int8() -> bool:

@@ -17,8 +17,8 @@ from sie_triton.contract.spec import AUTO
 from sie_triton.engines import base
 from sie_triton.engines.torch.attention.library import library_attention
 from sie_triton.engines.torch.encoder import num_bytes
-from sie_triton.engines.torch.pixels import Pixels
 from sie_triton.engines.torch.prepack import lay_out
+from sie_triton.engines.torch.tower import Pixels
 
 
 class StopAtDeadline(StoppingCriteria):

@@ -74,15 +74,11 @@ class Saved:
 
 @dataclass(eq=False)
 class LoraAdapter:
-    """A loaded adapter. `parts` are its changes, by the keys of their layers.
+    """A loaded adapter."""
 
-    `apart` is True if one of its layers reads rows that belong to no single item, so that its items need a separate
-    pass. During the trial pass, `used` collects the keys of the layers that ran.
-    """
-
-    parts: dict[str, LayerAdapter]
-    apart: bool = False
-    used: set[str] | None = field(default=None, repr=False)
+    parts: dict[str, LayerAdapter]  # its changes, by the keys of their layers
+    apart: bool = False  # a layer reads rows that belong to no single item, so that its items need a separate pass
+    used: set[str] | None = field(default=None, repr=False)  # during the trial pass: keys of the layers that ran
 
     @property
     def num_bytes(self) -> int:

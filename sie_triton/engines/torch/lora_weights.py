@@ -17,8 +17,6 @@ from sie_triton.errors import LoadError
 
 log = logging.getLogger(__name__)
 
-# PEFT's prefix of the names of the trained model's modules.
-PREFIX = "base_model.model."
 
 # Suffixes of the names of a module's tensors in the file.
 FIRST, SECOND, SECOND_BIAS = "lora_A.weight", "lora_B.weight", "lora_B.bias"
@@ -26,13 +24,9 @@ FIRST_WORDS, SECOND_WORDS = "lora_embedding_A", "lora_embedding_B"
 MAGNITUDE, OWN_TABLE, WEIGHT, BIAS = "lora_magnitude_vector", "base_layer.weight", "weight", "bias"
 ENDINGS = (FIRST, SECOND, SECOND_BIAS, FIRST_WORDS, SECOND_WORDS, MAGNITUDE, OWN_TABLE, WEIGHT, BIAS)
 
-# A layer of many checkpoints that is not used unless its output for the first token is requested.
-UNREAD = "pooler.dense"
 
 MAX_NAME = 120
 
-# Tolerance between an embedding that was saved with an adapter and the base's: usually one of them is rounded.
-SAME_RTOL, SAME_ATOL = 1e-2, 1e-5
 
 # Prefix of the keys of layers in the backbone.
 BACKBONE = "backbone: "
@@ -42,18 +36,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(slots=True)
 class AdaptedLayers:
-    """The modules that adapters can change: `backbone`, and `heads`, by full names or `aliases` of them.
-
-    `kept` maps a head's layer to the rows that were kept of it. `other_encoders` names modules with further encoders,
-    which take no adapters. `splits` is True if a batch can be run in several passes.
-    """
+    """The modules that adapters can change: `backbone`, and `heads`, by full names or `aliases` of them."""
 
     backbone: torch.nn.Module
     heads: list[torch.nn.Module] = field(default_factory=list)
-    kept: dict[str, Sequence[int]] = field(default_factory=dict)
+    kept: dict[str, Sequence[int]] = field(default_factory=dict)  # layer of a head → the rows that were kept of it
     aliases: dict[str, str] = field(default_factory=dict)
-    other_encoders: frozenset[str] = frozenset()
-    splits: bool = True
+    other_encoders: frozenset[str] = frozenset()  # modules with further encoders, which take no adapters
+    splits: bool = True  # a batch can be run in several passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +89,7 @@ class Reader:
 
     def _places(self, modules: Sequence[str]) -> dict[str, Place]:
         found = {module: self._place(module) for module in modules}
-        unread = [module for module, place in found.items() if place is None and module.endswith(UNREAD)]
+        unread = [module for module, place in found.items() if place is None and module.endswith("pooler.dense")]
         missing = [module for module, place in found.items() if place is None and module not in unread]
         if missing:
             others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -220,7 +210,7 @@ class Made:
     def _check_own_table(self) -> None:
         """Raise LoadError if the embedding that PEFT saved beside its change differs from the base's."""
         table, base = self._taken(OWN_TABLE, self._shape), whole_weight(self._layer).float()
-        if not torch.allclose(table, base, SAME_RTOL, SAME_ATOL):
+        if not torch.allclose(table, base, 1e-2, 1e-5):  # one of them is usually rounded
             raise self._reader.lacks(self._module, "differs from the base's; add it to modules_to_save")
 
     def _taken(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -248,7 +238,7 @@ def by_module(path: Path) -> dict[str, Tensors]:
     try:
         with safe_open(path, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118
-                module, ending = split(name.removeprefix(PREFIX))
+                module, ending = split(name.removeprefix("base_model.model."))
                 if not ending or not module:
                     message = f"{path}: {quoted(name)} is not a weight of a LoRA adapter in PEFT's format"
                     raise LoadError(f"{message}; save the adapter with peft's save_pretrained", "unsupported")

@@ -19,13 +19,10 @@ VISION = frozenset({"visual", "vision_tower", "vision_model"})
 
 @dataclass(frozen=True, slots=True)
 class ImageStates:
-    """Image states that are added after the first layers: `deep` has one tensor for each, [image tokens, d].
+    """Image states that are added after the first layers."""
 
-    `places`, int64 [image tokens], are the positions of the image tokens in the sequence, in order.
-    """
-
-    places: torch.Tensor
-    deep: Sequence[torch.Tensor]
+    places: torch.Tensor  # int64 [image tokens]: their positions in the sequence, in order
+    deep: Sequence[torch.Tensor]  # for each layer [image tokens, d]
 
     def within(self, start: int, end: int) -> "ImageStates":
         """Return the part for the tokens from `start` to `end`, with places relative to `start`."""

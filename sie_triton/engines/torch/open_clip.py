@@ -55,7 +55,6 @@ BLOCKS = {
     r"transformer\.resblocks\.(\d+)\.(.+)": TEXT,
 }
 # Matrices that transformers stores transposed.
-TRANSPOSED = ("visual_projection.weight", "text_projection.weight")
 POOL = "visual.trunk.attn_pool"
 
 
@@ -68,7 +67,7 @@ def renamed(kind: str, weights: State, where: str) -> State:
         if not names:
             raise LoadError(f"weights in {where}: {name} belongs to no supported tower", "unsupported")
         made |= dict(zip(names, torch.chunk(tensor, len(names)), strict=True)) if names[1:] else {names[0]: tensor}
-    for name in TRANSPOSED:
+    for name in ("visual_projection.weight", "text_projection.weight"):
         if name in made:
             made[name] = made[name].T.contiguous()
     position = made.get(f"{VISION}.embeddings.position_embedding.weight")

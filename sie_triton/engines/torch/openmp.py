@@ -17,7 +17,6 @@ from typing import Any
 # for 3 ms after a pass, which the steps around it need.
 SPIN = "GOMP_SPINCOUNT", "10000"
 
-SOFT = 1  # omp_pause_soft: keep all settings
 
 LIBRARY = re.compile(r"\S*/lib[gi]?omp[^/\s]*$", re.MULTILINE)
 
@@ -30,7 +29,7 @@ def wait_briefly() -> None:
 def release_team() -> None:
     """End the calling thread's team; its next forward pass creates another one, in about 0.1 ms."""
     for library in _libraries():
-        library.omp_pause_resource_all(SOFT)
+        library.omp_pause_resource_all(1)  # soft: keep all settings
 
 
 @cache

@@ -31,15 +31,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The chosen path, why it was chosen, and its largest relative difference (`error`).
-
-    `lasts` is False if the reason is a fault of the machine, so that a repair may change the verdict.
-    """
+    """The chosen path."""
 
     path: str
-    reason: str
-    error: float
-    lasts: bool = True
+    reason: str  # why it was chosen
+    error: float  # its largest relative difference
+    lasts: bool = True  # False: the reason is a fault of the machine, so that a repair may change the verdict
 
 
 def choose_path(encoder: TorchEncoder, max_length: int, measurements: Measurements, name: str = "probe") -> Verdict:

@@ -79,16 +79,12 @@ def similar(lengths: Sequence[int], tokens_per_padding: int = TOKENS_PER_PADDING
 
 
 class SideBySide(NamedTuple):
-    """Some items of a packed row as rows of equal length; `items`: their indices, in the order of the rows.
+    """Some items of a packed row as rows of equal length."""
 
-    `real` and `seen`, bool [rows, width]: where a row has tokens, and which of them attention may see. `places`,
-    int [real tokens]: their positions in the packed row.
-    """
-
-    items: list[int]
-    places: npt.NDArray[np.int64]
-    real: npt.NDArray[np.bool_]
-    seen: npt.NDArray[np.bool_]
+    items: list[int]  # their indices, in the order of the rows
+    places: npt.NDArray[np.int64]  # int [real tokens]: their positions in the packed row
+    real: npt.NDArray[np.bool_]  # [rows, width]: where a row has tokens
+    seen: npt.NDArray[np.bool_]  # the same: those that attention may see
 
     def filled(self, values: npt.NDArray[Any], padding: int = 0) -> npt.NDArray[np.int64]:
         """Lay out values of the packed row: [tokens] → int64 [rows, width]."""

@@ -19,8 +19,6 @@ DIRECTORY = "bundles"
 # Bundle of a server whose settings name none. Without a file it has all models.
 DEFAULT = "default"
 
-NEEDS = "a bundle needs the key models"
-
 
 class Bundle(BaseModel):
     """A bundle file: `models` by name, and those of models_dir that are served by one of `adapters`.
@@ -53,7 +51,7 @@ def models_of_bundle(name: str, models_dir: Path | None) -> Sequence[str]:
         raise CatalogError(f"SIE_BUNDLE={name}: no such bundle; {DIRECTORY} in models_dir has {known}")
     assert models_dir is not None
     path, own = files[name], load_directory(models_dir).models
-    bundle = parsed(read_bytes(path, MAX_BYTES), path, Bundle, NEEDS)
+    bundle = parsed(read_bytes(path, MAX_BYTES), path, Bundle, "a bundle needs the key models")
     for model in bundle.models:
         if find_known(model, own) is None:
             raise CatalogError(f"{path}: models: {model}: no model file of the package or of models_dir has this name")

@@ -15,9 +15,8 @@ from sie_triton.contract import SCORE_MODES
 from sie_triton.contract.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
 from sie_triton.errors import CatalogError, SIEError, UnbuiltFamily
 from sie_triton.models.catalog.family_keys import family_options, option_names, profile_spec, with_defaults
-from sie_triton.models.catalog.lora_sources import Loras, adapters
 from sie_triton.models.catalog.names import ModelName
-from sie_triton.models.catalog.options import LORA, Frozen, ProfileConfig, RuntimeOptions, extended
+from sie_triton.models.catalog.options import LORA, Frozen, Loras, ProfileConfig, RuntimeOptions, adapters, extended
 from sie_triton.models.catalog.served import denied, not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.models.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
 from sie_triton.models.environments.venv import check_name as check_environment
@@ -32,31 +31,22 @@ DEFAULT_BATCH_COST = 16384
 
 Tokens = Annotated[int, Field(gt=0, le=ANY_LENGTH)]
 
-EnvironmentName = Annotated[str, AfterValidator(check_environment)]
-
 
 class ModelConfig(Frozen):
-    """The contents of one model file.
-
-    Exactly one of `hf_id`, `weights_path` and `package_backed` says where the weights are; `package_backed` means that
-    the family's Python package contains them. If `max_sequence_length` is None, the checkpoint decides. With
-    `allow_pickle: tensors`, weights that exist only as a pickle are converted. `environment` is that of the model's
-    workers. `loras` maps the names of the LoRA adapters that requests may use to their locations. Relative paths start
-    at the model file.
-    """
+    """The contents of one model file. Relative paths start at the file."""
 
     sie_id: ModelName
-    hf_id: str | None = None
+    hf_id: str | None = None  # this, `weights_path` or `package_backed` says where the weights are
     weights_path: str | None = None
-    package_backed: bool = False
+    package_backed: bool = False  # the family's Python package contains them
     hf_revision: str | None = None
     license: str | None = None
-    allow_pickle: Literal["tensors"] | None = None
-    environment: EnvironmentName | None = None
-    loras: Loras = Field(default={})
+    allow_pickle: Literal["tensors"] | None = None  # weights that exist only as a pickle are converted
+    environment: Annotated[str, AfterValidator(check_environment)] | None = None  # of the model's workers
+    loras: Loras = Field(default={})  # adapters that requests may use → locations
     inputs: Inputs = Inputs()
     tasks: Tasks
-    max_sequence_length: Tokens | None = None
+    max_sequence_length: Tokens | None = None  # None: the checkpoint decides
     batch_cost: Literal["tokens", "attention"] = "tokens"
     hf_tokenizer_dependencies: Mapping[str, str | None] = Field(default={})
     profiles: dict[str, ProfileConfig] = Field(min_length=1)

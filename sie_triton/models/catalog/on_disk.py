@@ -15,9 +15,6 @@ from sie_triton.models.weights.locate import HUB, locate
 
 INDEXES = tuple(f"{pattern}.index.json" for pattern in SAFETENSORS)
 
-# Reasons of a recogniser's LoadError that no model file can correct.
-FAULTS = ("not found", "corrupt")
-
 
 def faults(spec: ModelSpec) -> Iterator[str]:
     """Yield a sentence for each reason why requests of the model, or of one of its adapters, would fail."""
@@ -86,7 +83,7 @@ def _recognised(name: str, directory: Path) -> Recognised | None:
     try:
         return family_in(directory, name)[1]
     except LoadError as exc:
-        if exc.reason in FAULTS:
+        if exc.reason in ("not found", "corrupt"):
             raise
         return None
 

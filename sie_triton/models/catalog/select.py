@@ -23,8 +23,6 @@ from sie_triton.models.families import families
 from sie_triton.models.weights.locate import HUB, SMALL_FILES, locate
 from sie_triton.records.serving_file import is_model_file
 
-NO_FILES = LoadedModels((), {})
-
 NOT_LISTED = "no model file has this sie_id"
 
 
@@ -44,7 +42,7 @@ def select(
     from the hub. CatalogError if a name is not found, saying where it was looked for, or if two named models conflict.
     Model files of `models_dir` that cannot be served are left out and reported as problems.
     """
-    own = load_directory(models_dir) if models_dir else NO_FILES
+    own = load_directory(models_dir) if models_dir else LoadedModels((), {})
     problems: dict[str, str] = {}
     if names:
         named = [*with_variants(_find(name, own, allow_hub=allow_hub, cluster=cluster) for name in names)]

@@ -12,8 +12,7 @@ from sie_triton.models.catalog.options import Frozen
 SCALED = tuple(name for name, output in ENCODE_OUTPUTS.items() if output.scales)
 
 # Input kinds that SIE's model files name; no built-in family reads video.
-INPUTS = (*ITEMS, "video")
-_kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in INPUTS}
+_kinds: dict[str, Any] = {kind: (bool, kind == TEXT.name) for kind in (*ITEMS, "video")}
 Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
 
 

@@ -33,17 +33,13 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Venv:
-    """An environment in `directory`.
-
-    `packages` are the arguments given to pip. `python` is the requested interpreter; empty for the server's own.
-    `python_version` is like 3.12.1. `made` is the time of creation, and tells environments apart that were recreated.
-    """
+    """An environment."""
 
     directory: Path
-    packages: tuple[str, ...]
-    python: str
-    python_version: str
-    made: str
+    packages: tuple[str, ...]  # arguments given to pip
+    python: str  # the requested interpreter; empty for the server's own
+    python_version: str  # like 3.12.1
+    made: str  # time of creation, which tells environments apart that were recreated
 
     @property
     def name(self) -> str:

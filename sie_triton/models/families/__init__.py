@@ -76,8 +76,7 @@ FAMILIES: Mapping[str, str] = {
 }
 
 # The packages of SIE's adapters. Nothing is imported from them.
-SIE_PACKAGE = "sie_server."
-SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
+SIE_PACKAGES = ("sie_server.", "sie_server_rust.")
 
 # Entry points by which installed packages declare families, which are tried before ours.
 FAMILIES_GROUP = "sie_triton.families"

@@ -41,27 +41,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """Contents of a directory without a model file, as a family recognised them.
+    """Contents of a directory without a model file, as a family recognised them."""
 
-    - `reason`: which file said what.
-    - `dims`: sizes of the output types of encode.
-    - `normalize`: None if the family has no dense vectors.
-    - `options`: the family's options, from the files.
-    - `query_prompt`: the prompt before a query, from the files.
-    - `weights`: directories that must hold weights, first that of the transformer and its tokenizer.
-    - `doubt`: why a model file must confirm the family; empty if the files are unambiguous.
-    """
-
-    reason: str
+    reason: str  # which file said what
     max_sequence_length: int
-    dims: Mapping[str, int]
+    dims: Mapping[str, int]  # sizes of the output types of encode
     scores: bool = False
     extracts: bool = False
-    normalize: bool | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    query_prompt: str = ""
-    weights: tuple[Path, ...] = ()
-    doubt: str = ""
+    normalize: bool | None = None  # None: no dense vectors
+    options: Mapping[str, Any] = field(default_factory=dict)  # the family's, from the files
+    query_prompt: str = ""  # from the files
+    weights: tuple[Path, ...] = ()  # directories that must hold some, first that of the transformer and its tokenizer
+    doubt: str = ""  # why a model file must confirm the family; empty if the files are unambiguous
 
 
 class Adapter(ABC):
@@ -94,51 +85,34 @@ class Adapter(ABC):
 class Family:
     """A kind of model: its inputs, outputs and options, and how its files are read. Stateless; imports no torch.
 
-    A family is a folder. Its `__init__` declares the family and recognises directories. Its module `processor` has a
-    function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has a function
-    `load_adapter(spec, directory, engine)`, which returns the model with its weights. Both raise LoadError, which names
-    what in the directory cannot be used. A family in a single module names that module as `processor_module` and in
-    `engines`. A family that adds options to those of another one has modules of its own.
-
-    - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
-      such as the text of labels, which is not an item.
-    - `outputs`: output types of encode, the family's own or the contract's. `score_modes`: ways to score by them, the
-      default first. With `scores_pairs`, the model reads query and text together.
-    - `extraction`: how extract works; None if the family does not extract.
-    - `features`: what the processor makes of an element. The first feature gives the length of the item: its own length
-      or, if it is not ragged, its value.
-    - `parameters`: request parameters of the family, which reach `Adapter.forward` item by item.
-    - `processor_module`: module with `load_processor`.
-    - `engines`: engines that can compute the encoder, the default first: engine → module with `load_adapter`.
-      `unread_options`: engine → options that have no effect with it.
-    - `environment`: default worker environment.
-    - `reference_adapters`: the family's names in SIE's model files.
-    - `not_served`: repositories that SIE serves with these adapters and this version does not, with the reason.
-    - `files`: patterns of files that a checkpoint has in addition to the usual ones.
-    - `recognises_quickly`: True if recognising a directory reads no weights.
-    - `generates`: True if a forward pass generates one token after another, and so takes seconds however low its cost.
-    - `takes_loras`: True if the encoder runs LoRA adapters, those of several items in one pass.
+    A family is a folder. Its `__init__` declares the family, and reads and recognises directories. Its module
+    `processor` has a function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has
+    a function `load_adapter(spec, directory, engine)`, which returns the model with its weights. Both raise LoadError,
+    which names what in the directory cannot be used. A family in a single module names that module as
+    `processor_module` and in `engines`. A family that adds options to those of another one has modules of its own.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
-    unread_inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[Output, ...]] = ()
-    score_modes: ClassVar[tuple[str, ...]] = ()
-    scores_pairs: ClassVar[bool] = False
+    unread_inputs: ClassVar[tuple[str, ...]] = ()  # that SIE's model files name in addition, such as the text of labels
+    outputs: ClassVar[tuple[Output, ...]] = ()  # of encode, the family's own or the contract's
+    score_modes: ClassVar[tuple[str, ...]] = ()  # by its outputs, the default first
+    scores_pairs: ClassVar[bool] = False  # the model reads query and text together
     extraction: ClassVar[Extraction | None] = None
+    # The first feature gives the length of an item: its own length or, if it is not ragged, its value.
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
-    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    parameters: ClassVar[tuple[Parameter, ...]] = ()  # of requests; they reach `Adapter.forward` item by item
     options: ClassVar[type[Options]] = Options
     processor_module: ClassVar[str] = ".processor"
+    # Engines that can compute the encoder, the default first → module with `load_adapter`.
     engines: ClassVar[Mapping[str, str]] = {TORCH: ".adapter"}
-    unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    environment: ClassVar[str] = ""
-    reference_adapters: ClassVar[tuple[str, ...]] = ()
-    not_served: ClassVar[Mapping[str, str]] = {}
-    files: ClassVar[tuple[str, ...]] = ()
-    recognises_quickly: ClassVar[bool] = True
-    generates: ClassVar[bool] = False
-    takes_loras: ClassVar[bool] = False
+    unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # engine → options without effect
+    environment: ClassVar[str] = ""  # of the worker, by default
+    reference_adapters: ClassVar[tuple[str, ...]] = ()  # the family's names in SIE's model files
+    not_served: ClassVar[Mapping[str, str]] = {}  # repositories that SIE serves with these adapters → why not here
+    files: ClassVar[tuple[str, ...]] = ()  # patterns of files that a checkpoint has in addition to the usual ones
+    recognises_quickly: ClassVar[bool] = True  # without reading weights
+    generates: ClassVar[bool] = False  # one token after another, so that a pass takes seconds however low its cost
+    takes_loras: ClassVar[bool] = False  # those of several items in one pass
 
     @property
     def default_engine(self) -> str:

@@ -12,9 +12,9 @@ from sie_triton.models.inputs.images import ImageInput
 from sie_triton.models.inputs.several import SeveralInputs
 from sie_triton.models.inputs.text import TextInput
 
-_KINDS = (TextInput(), ImageInput(), AudioInput(), DocumentInput())
-
-KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _KINDS}
+KINDS: Mapping[str, InputKind] = {
+    kind.name: kind for kind in (TextInput(), ImageInput(), AudioInput(), DocumentInput())
+}
 
 # Tensor → kind of its elements.
 KIND_OF: Mapping[str, InputKind] = {tensor.name: kind for kind in KINDS.values() for tensor in kind.tensors}

@@ -26,16 +26,6 @@ BEGINNINGS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
 ALLOWED = "WAV, FLAC, OGG, MP3"
 
 
-# Samples decoded at once.
-BLOCK = 1 << 20
-
-# Maximum magnitude of a sample: more than in any file, scaled or not, and small enough to be squared.
-LOUDEST = 1e9
-
-# A file with a smaller share of the samples in its header is truncated. MP3 has no exact length.
-WHOLE = 0.9
-
-
 class AudioFile(File):
     """An audio file of a request."""
 
@@ -108,11 +98,13 @@ class AudioReader:
 
         rate, num_read = sound.samplerate, 0
         stream = None if rate == self._rate else soxr.ResampleStream(rate, self._rate, 1, dtype="float32")
-        while len(block := sound.read(max(1, BLOCK // sound.channels), dtype="float32", always_2d=True)):
+        while len(
+            block := sound.read(max(1, LIMITS.samples_at_once // sound.channels), dtype="float32", always_2d=True)
+        ):
             num_read += len(block)
             mono = _mixed(where, block)
             yield mono if stream is None else stream.resample_chunk(mono)
-        if num_read < WHOLE * sound.frames:
+        if num_read < LIMITS.min_decoded_share * sound.frames:
             raise InputError.at(where, f"ends after {num_read} of {sound.frames} samples; send a whole file")
         if stream is not None:
             yield stream.resample_chunk(np.empty(0, np.float32), last=True)
@@ -121,9 +113,9 @@ class AudioReader:
 def _mixed(where: str, block: Samples) -> Samples:
     """Mix channels: [samples, channels] → [samples]."""
     mono: Samples = block[:, 0] if block.shape[1] == 1 else block.mean(1)
-    if not (np.abs(mono) <= LOUDEST).all():
+    if not (np.abs(mono) <= LIMITS.max_magnitude).all():
         raise InputError.at(
-            where, f"has samples that are not numbers, or beyond ±{LOUDEST:g}; send samples from -1 to 1"
+            where, f"has samples that are not numbers, or beyond ±{LIMITS.max_magnitude:g}; send samples from -1 to 1"
         )
     return np.ascontiguousarray(mono)
 

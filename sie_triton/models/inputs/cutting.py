@@ -4,7 +4,7 @@ A tokenizer takes about 250 bytes of memory for each character, and a text may h
 model reads a few hundred tokens. The first tokens of a text depend on its beginning only, the last ones on its end:
 normalizers, pre-tokenizers and added tokens look at most one word further. So do merges and pieces, because no entry of
 a vocabulary crosses the end of a word. If the text is cut within a word, the tokens there may differ from those of the
-whole text. The part therefore has MARGIN_TOKENS more tokens than the model reads.
+whole text. The part therefore has `margin_tokens` more tokens than the model reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +15,6 @@ import tokenizers
 from sie_triton.models.inputs.growth import check_grown
 from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
-
-# Tokens kept beyond those that are read: WordPiece may turn a word of 100 characters into 100 tokens, and a longer word
-# into one.
-MARGIN_TOKENS = 256
-
-# First guess, sufficient for most texts. A text with more characters per token is cut later.
-CHARACTERS_PER_TOKEN = 8
-GROWTH = 4
-
 
 # A text or a pair of texts.
 Input = str | tuple[str, str]
@@ -66,15 +57,15 @@ def beginning(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int) -> st
 
 
 def _part(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int, cut: Callable[[str, int], str]) -> str:
-    needed = num_tokens + MARGIN_TOKENS
-    size = CHARACTERS_PER_TOKEN * needed
-    longest = max(LIMITS.max_start_characters, GROWTH * size)
+    needed = num_tokens + LIMITS.margin_tokens
+    size = LIMITS.characters_per_token * needed
+    longest = max(LIMITS.max_start_characters, 4 * size)
     while size < min(len(text), longest):
         part = cut(text, size)
         check_grown(part, tokenizer)
         if _count(tokenizer, part) >= needed:
             return part
-        size *= GROWTH
+        size *= 4
     if len(text) > longest:
         raise Unreadable(
             f"has {len(text)} characters, of which {longest} make fewer than {needed} tokens; send at most {longest} "

@@ -14,11 +14,6 @@ from sie_triton.models.inputs.limits import LIMITS
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 FORMATS = ("pdf", *OFFICE.values(), "html", "md")
 
-# Start of each entry in the directory of an archive.
-ENTRY = b"PK\1\2"
-
-LOOKED_AT = 1024
-
 
 class DocumentFile(File):
     """A document file of a request."""
@@ -41,7 +36,7 @@ def format_of(content: bytes) -> str:
     >>> format_of(b"%PDF-1.7 ..."), format_of(b"  <!DOCTYPE html><p>"), format_of("# Größe".encode()), format_of(b"\\0")
     ('pdf', 'html', 'md', '')
     """
-    head = content[:LOOKED_AT]
+    head = content[:1024]
     if b"%PDF-" in head:
         return "pdf"
     if head.startswith(b"PK"):
@@ -65,7 +60,8 @@ def check_document(file: DocumentFile, max_bytes: int) -> str:
             file.where, f"has {len(file.content)} bytes; send at most {max_bytes}, or raise max_document_bytes"
         )
     is_archive = file.content.startswith(b"PK")
-    if is_archive and (num_entries := file.content.count(ENTRY)) > LIMITS.max_archive_entries:
+    # Each entry of an archive's directory begins with these bytes.
+    if is_archive and (num_entries := file.content.count(b"PK\1\2")) > LIMITS.max_archive_entries:
         raise InputError.at(
             file.where, f"is an archive of {num_entries} entries; send at most {LIMITS.max_archive_entries}"
         )

@@ -13,12 +13,6 @@ from sie_triton.errors import LoadError
 from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
 
-# Characters that may become of one, besides some of any text. NFKD makes 18 of ﷺ.
-USUAL, FREE = 20, 1000
-
-# Characters that are normalized at a time: they become `max_growth` times as many at most.
-PIECE = 1000
-
 # Attribute of a tokenizer.
 ATTRIBUTE = "growth"
 
@@ -43,13 +37,15 @@ def check_whole(texts: Iterable[str], tokenizer: tokenizers.Tokenizer) -> None:
 
 def check_grown(text: str, tokenizer: tokenizers.Tokenizer) -> None:
     """Raise Unreadable if the normalizers of `tokenizer` make much more of `text` than it has."""
-    if _growth(tokenizer) <= USUAL:
+    if _growth(tokenizer) <= LIMITS.max_usual_growth:
         return
-    left = FREE + USUAL * len(text)
-    for start in range(0, len(text), PIECE):
-        left -= len(tokenizer.normalizer.normalize_str(text[start : start + PIECE]))
+    left = LIMITS.free_characters + LIMITS.max_usual_growth * len(text)
+    for start in range(0, len(text), LIMITS.normalized_characters):
+        left -= len(tokenizer.normalizer.normalize_str(text[start : start + LIMITS.normalized_characters]))
         if left < 0:
-            raise Unreadable(f"becomes more than {USUAL} times as long by the model's tokenizer; send another text")
+            raise Unreadable(
+                f"becomes more than {LIMITS.max_usual_growth} times as long by the model's tokenizer; send another text"
+            )
 
 
 def _growth(tokenizer: tokenizers.Tokenizer) -> float:

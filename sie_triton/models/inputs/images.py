@@ -22,11 +22,6 @@ from sie_triton.system.host.file_locks import Line, LockFile
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-START_OF_SCAN = b"\xff\xda"
-
-# In the directory of status records.
-MEMORY_FILE = "images.memory"
-
 
 class ImageFile(File):
     """An image file of a request."""
@@ -58,7 +53,7 @@ class ImageReader:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        locks = LockFile(Path(runtime.status_dir, MEMORY_FILE)) if runtime.status_dir else LockFile.private()
+        locks = LockFile(Path(runtime.status_dir, "images.memory")) if runtime.status_dir else LockFile.private()
         self._memory = Line(locks, 0, 1, 1 + runtime.max_decoded_bytes)
 
     @contextmanager
@@ -105,7 +100,8 @@ class ImageReader:
             )
 
     def _check_scans(self, file: ImageFile, image: "Image") -> None:
-        num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
+        # Each scan begins with a marker.
+        num_scans = file.content.count(b"\xff\xda") if file.content.startswith(b"\xff\xd8") else 0
         is_progressive, num_pixels = "progressive" in image.info, image.width * image.height
         most = min(LIMITS.max_scans, LIMITS.max_scanned_pixels // num_pixels) if is_progressive else LIMITS.max_scans
         if num_scans > most:

@@ -15,6 +15,12 @@ class InputLimits:
     max_window_tokens: int = 4_000_000  # in all rows of a text; more would take hours, and gigabytes between steps
     max_start_characters: int = 500_000  # that make too few tokens: spaces, or one endless word
     max_word_characters: int = 1000  # distance of the search for the end of a word
+    # Beyond those that are read: WordPiece turns a word of 100 characters into 100 tokens, and a longer one into one.
+    margin_tokens: int = 256
+    characters_per_token: int = 8  # of a first guess, sufficient for most texts; others are cut again, 4 times as long
+    max_usual_growth: int = 20  # characters that a tokenizer makes of one: NFKD makes 18 of ﷺ
+    free_characters: int = 1000  # that it may make besides
+    normalized_characters: int = 1000  # at a time
 
     # Real pictures keep these two, and resizing others takes long.
     max_image_side: int = 65_500
@@ -32,6 +38,9 @@ class InputLimits:
 
     min_sampling_rate_hz: int = 1_000  # resampling a lower rate would produce much data from a small file
     max_sampling_rate_hz: int = 384_000
+    max_magnitude: float = 1e9  # of a sample: more than in any file, scaled or not, and small enough to be squared
+    min_decoded_share: float = 0.9  # of the samples in the header, else a file is truncated; MP3 has no exact length
+    samples_at_once: int = 1 << 20
     max_values_per_s: int = 384_000  # samples of all channels: a silent file is small, but costly
 
     max_archive_entries: int = 10_000  # zipfile reads them in Python

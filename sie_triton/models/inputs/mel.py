@@ -22,8 +22,6 @@ Filters = npt.NDArray[np.float64]
 # Frames transformed together. Bounds the memory for a long sound.
 FRAMES = 1024
 
-# Minimum power, -100 dB; lower values are raised to it.
-QUIETEST = 1e-10
 
 # Slaney's mel scale: linear up to this frequency, logarithmic above it.
 KNEE_HZ, MEL_PER_HZ = 1000.0, 3 / 200
@@ -90,7 +88,7 @@ def _of(samples: Floats, plan: MelPlan) -> Floats:
     for start in range(0, len(frames), FRAMES):
         spectrum = np.fft.rfft(frames[start : start + FRAMES] * hann(plan.frame_length))
         power = np.square(spectrum.real) + np.square(spectrum.imag)
-        mel[start : start + FRAMES] = 10 * np.log10(np.maximum(power @ filters, QUIETEST))
+        mel[start : start + FRAMES] = 10 * np.log10(np.maximum(power @ filters, 1e-10))  # -100 dB at least
     return mel
 
 

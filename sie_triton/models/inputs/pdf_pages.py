@@ -79,7 +79,11 @@ class PageReader:
         Each page is drawn when the iterator reaches it. InputError names the image; Cancelled once the request is over.
         """
         file = pdf_in(element)
-        return None if file is None else ((page, _with_image(element, drawn)) for page, drawn in self._drawn(file))
+        if file is None:
+            return None
+        pages = self._drawn(file)
+        is_item = isinstance(element, Mapping)
+        return ((number, {**element, IMAGE.name: page} if is_item else page) for number, page in pages)
 
     def _drawn(self, file: ImageFile) -> Iterator[tuple[int, Page]]:
         if len(file.content) > self.max_bytes:
@@ -97,10 +101,6 @@ def pdf_in(element: Any) -> ImageFile | None:
     """Return the PDF file in the image field of an element; None if there is none."""
     file = element.get(IMAGE.name) if isinstance(element, Mapping) else element
     return file if isinstance(file, ImageFile) and is_pdf(file.content) else None
-
-
-def _with_image(element: Any, image: ImageFile) -> Any:
-    return {**element, IMAGE.name: image} if isinstance(element, Mapping) else image
 
 
 def _range(text: str) -> tuple[int, int | None]:

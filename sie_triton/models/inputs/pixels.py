@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXELS
 
@@ -25,15 +24,6 @@ def resized(image: "Image", plan: ImagePlan) -> Bytes:
     height, width = plan.resizing.size(image.height, image.width)
     pixels = np.asarray(image.resize((width, height), resample=plan.resample))
     return pixels if plan.crop is None else middle(pixels, plan.crop, rounds=plan.rounds_middle)
-
-
-def resized_for_patches(image: "Image", plan: NaflexPlan) -> Bytes:
-    """Resize a picture as transformers' processor of SigLIP 2 with the Pillow backend does, bit for bit.
-
-    The result is not yet cut into patches.
-    """
-    height, width = plan.shape(image.height, image.width)
-    return np.asarray(image.resize((width, height), resample=plan.resample))
 
 
 def middle(pixels: Bytes, size: tuple[int, int], *, rounds: bool = False) -> Bytes:

@@ -62,7 +62,7 @@ class RoleTokenizer(TextTokenizer):
         log_disagreements(files, max_length, profiles)
         longest = dict.fromkeys(min(max_length, each) for each in (files.lengths.query, files.lengths.document))
         made = [read_tokenizer(files, each) for each in longest]
-        queries, documents = map(change or _unchanged, (made[0], made[-1]))
+        queries, documents = (made[0], made[-1]) if change is None else (change(made[0]), change(made[-1]))
         return cls(queries, documents, files, cls.filling(queries, files, max_length))
 
     @classmethod
@@ -85,10 +85,6 @@ class RoleTokenizer(TextTokenizer):
         if self._filling is not None:
             ids = [item + [self._filling.number] * (self._filling.length - len(item)) for item in ids]
         return {**packed_encodings(encodings), **packed_ids(ids)}
-
-
-def _unchanged(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    return tokenizer
 
 
 def shortest(expansion: Expansion, max_length: int) -> int:

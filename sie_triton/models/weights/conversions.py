@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.models.weights.uses import if_unused, last_use
+from sie_triton.models.weights.uses import if_unused, last_use, record_beside
 
 MODELS, TENSORS, LOCK = "models", "tensors", "lock"
 
@@ -28,7 +28,7 @@ class Conversion:
 
     def remove(self) -> bool:
         """Remove the model, and the weights that no other model has; return False if a process uses or makes one."""
-        home, record = self.tree.parents[1], record_of(self.tree)
+        home, record = self.tree.parents[1], record_beside(self.tree)
         with if_unused(home / LOCK) as none_is_made, if_unused(record) as unused:
             if not (none_is_made and unused):
                 return False
@@ -40,16 +40,11 @@ class Conversion:
         return True
 
 
-def record_of(tree: Path) -> Path:
-    """Return the path of the record of use of a model; see uses.py."""
-    return tree.with_name(f"{tree.name}.used")
-
-
 def conversions(home: Path) -> Iterator[Conversion]:
     """Yield the models in `home`, the directory `converted`; without a record, the last use is when it was made."""
     for tree in _trees(home):
         with suppress(OSError):
-            used = last_use(record_of(tree))
+            used = last_use(record_beside(tree))
             size = sum(path.stat().st_size for path in _tensors(tree) if path.exists())
             yield Conversion(tree, size, tree.stat().st_mtime if used is None else used)
 

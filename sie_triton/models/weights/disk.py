@@ -11,47 +11,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Protocol
+from typing import Any
 
 from sie_triton.contract.spec import Runtime
-from sie_triton.models.weights.conversions import conversions
-from sie_triton.models.weights.entries import entries
+from sie_triton.models.weights.conversions import Conversion, conversions
+from sie_triton.models.weights.entries import Entry, entries
 from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import OURS, hub_cache
-from sie_triton.models.weights.uses import if_unused, last_use
+from sie_triton.models.weights.uses import if_unused, last_use, record_beside
 
 log = logging.getLogger(__name__)
 
 
-class Usage(Protocol):
-    """Used and free bytes of a disk; see shutil.disk_usage."""
-
-    @property
-    def used(self) -> int: ...
-
-    @property
-    def free(self) -> int: ...
-
-
-class Removable(Protocol):
-    """Entry that can be removed from a disk. `last_use` is in seconds since 1970; None: it is not ours to remove."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def last_use(self) -> float | None: ...
-
-    def remove(self) -> bool:
-        """Return False if a process uses it; raise OSError if the disk cannot be written."""
-
-
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A directory of files that this package has made: graphs of a model."""
+class Graphs:
+    """The directory of a model's graphs."""
 
     directory: Path
     size: int
@@ -62,7 +36,7 @@ class Made:
         return f"graphs of {self.directory.name}"
 
     def remove(self) -> bool:
-        record = graphs_record(self.directory)
+        record = record_beside(self.directory)
         with if_unused(record) as unused:
             if unused:
                 shutil.rmtree(self.directory, ignore_errors=True)
@@ -80,7 +54,7 @@ class DiskCache:
     weights: Path
     data: Path
     threshold_percent: float | None
-    usage: Callable[[Path], Usage] = shutil.disk_usage
+    usage: Callable[[Path], Any] = shutil.disk_usage
     now: Callable[[], float] = time
 
     @classmethod
@@ -109,11 +83,11 @@ class DiskCache:
     def _fits(self, num_bytes: int) -> bool:
         assert self.threshold_percent is not None
         usage = self.usage(self.weights)
-        return usage.used + num_bytes <= (usage.used + usage.free) * self.threshold_percent / 100
+        return bool(usage.used + num_bytes <= (usage.used + usage.free) * self.threshold_percent / 100)
 
-    def _removable(self) -> Sequence[Removable]:
+    def _removable(self) -> Sequence[Entry | Conversion | Graphs]:
         """Return what may be removed, least recently used first."""
-        found: list[Removable] = [*entries(self.weights)]
+        found: list[Entry | Conversion | Graphs] = [*entries(self.weights)]
         if self.data.is_dir() and self.data.stat().st_dev == self.weights.stat().st_dev:
             found += conversions(self.data / "converted")
             found += _graphs(self.data / "graphs")
@@ -122,17 +96,12 @@ class DiskCache:
         return [entry for used, _, entry in sorted(dated, key=lambda each: each[:2]) if used < recent]
 
 
-def graphs_record(directory: Path) -> Path:
-    """Return the path of the record of use of a directory of graphs; see uses.py."""
-    return directory.with_name(f"{directory.name}.used")
-
-
-def _graphs(home: Path) -> Iterator[Made]:
+def _graphs(home: Path) -> Iterator[Graphs]:
     for path in sorted(home.glob("*/")):
         with suppress(OSError):
-            used = last_use(graphs_record(path))
+            used = last_use(record_beside(path))
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            yield Made(path, size, path.stat().st_mtime if used is None else used)
+            yield Graphs(path, size, path.stat().st_mtime if used is None else used)
 
 
 @contextmanager

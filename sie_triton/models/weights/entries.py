@@ -17,15 +17,12 @@ PARTIAL = ".sie-partial"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A commit of a repository whose directory in the cache is `home`.
+    """A commit in the local cache."""
 
-    `last_use` is in seconds since 1970; None if this package has neither fetched nor loaded the commit.
-    """
-
-    home: Path
+    home: Path  # directory of its repository
     commit: str
     size: int
-    last_use: float | None
+    last_use: float | None  # in seconds since 1970; None if this package has neither fetched nor loaded the commit
 
     @property
     def repo(self) -> str:

@@ -18,13 +18,13 @@ from typing import Any
 from sie_triton.checkpoints.files import inside
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.cluster import Cluster
-from sie_triton.models.weights.listing import listing
 from sie_triton.models.weights.local_cache import (
     home_of,
     hub_cache,
     is_complete,
     keep_names,
     known_names,
+    listing,
 )
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.system.host.files import write_atomically
@@ -38,20 +38,15 @@ DEFAULT_REVISION = "main"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Commit of a repository; `home` is the repository's directory in the cache.
-
-    `files` lists all files that the commit has. It is None if only the local cache could be asked; `unknown` then says
-    why, and is None for a commit that is complete there. Missing files come from `cluster` (a URL; empty: none), then
-    from the hub if `allow_hub`.
-    """
+    """Commit of a repository. Missing files come from the cache `cluster`, then from the hub if `allow_hub`."""
 
     repo: str
     commit: str
-    home: Path
-    files: tuple[str, ...] | None = None
-    unknown: LoadError | None = None
+    home: Path  # the repository's directory in the cache
+    files: tuple[str, ...] | None = None  # all that the commit has; None if only the local cache could be asked
+    unknown: LoadError | None = None  # why, without `files`; None for a commit that is complete in the cache
     allow_hub: bool = True
-    cluster: str = ""
+    cluster: str = ""  # a URL; empty: none
 
     @property
     def directory(self) -> Path:

@@ -16,7 +16,6 @@ from sie_triton.errors import LoadError
 # Base class of connection, timeout and status errors: that of httpx, or of the client that the library uses instead.
 HTTPError: type[Exception] = next(kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
 
-UNAUTHORIZED, FORBIDDEN = 401, 403
 PASSING = (408, 429, 500, 502, 503, 504)
 
 
@@ -49,8 +48,8 @@ def is_passing(error: Exception) -> bool:
 
 def _of_status(error: HfHubHTTPError, repo: str) -> LoadError:
     status = error.response.status_code
-    if status == UNAUTHORIZED:
+    if status == 401:
         return LoadError(f"weights: {repo}: the hub does not accept this HF_TOKEN; renew or unset it", "gated")
-    if status == FORBIDDEN:
+    if status == 403:
         return LoadError(f"weights: {repo}: HF_TOKEN has no read access to it; use a token that has", "gated")
     return LoadError(f"weights: {repo}: the hub answers with status {status}", "network")

@@ -4,12 +4,22 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sie_triton.checkpoints.files import read_json
 from sie_triton.errors import LoadError
-from sie_triton.models.weights.listing import listing
 from sie_triton.system.host.files import write_atomically
+
+
+def listing(directory: Path) -> list[str]:
+    """Return all files below `directory`, relative to it, except those in hidden directories."""
+    found = []
+    for root, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        relative = Path(root).relative_to(directory)
+        found += [str(PurePosixPath(relative / name)) for name in files]
+    return found
+
 
 # Directory of our records in a repository's directory; huggingface_hub reads only refs, snapshots and blobs.
 OURS = ".sie-triton"
@@ -79,16 +89,12 @@ def is_complete(snapshot: Path) -> bool:
             str(Path(name).parent / each)
             for name in present
             if name.endswith(INDEX)
-            for each in _shards(snapshot / name)
+            for each in read_json(snapshot / name)["weight_map"].values()
         }
         modules = _module_directories(snapshot / "modules.json") if "modules.json" in present else set()
     except (LoadError, KeyError, TypeError, AttributeError):
         return False
     return shards <= present and all(any(name.startswith(f"{module}/") for name in present) for module in modules)
-
-
-def _shards(index: Path) -> set[str]:
-    return set(read_json(index)["weight_map"].values())
 
 
 def _module_directories(path: Path) -> set[str]:

@@ -17,7 +17,7 @@ from sie_triton.models.weights import hub, pickles
 from sie_triton.models.weights.disk import DiskCache
 from sie_triton.models.weights.entries import record_of
 from sie_triton.models.weights.hub import Snapshot
-from sie_triton.models.weights.listing import listing
+from sie_triton.models.weights.local_cache import listing
 from sie_triton.models.weights.onnx_choice import graph_of
 from sie_triton.models.weights.trees import completed
 from sie_triton.models.weights.uses import Uses

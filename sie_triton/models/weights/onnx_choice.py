@@ -7,8 +7,6 @@ from sie_triton.checkpoints.onnx import graphs
 from sie_triton.contract.spec import AUTO, ONNX, TORCH, ModelSpec
 from sie_triton.errors import LoadError
 
-SAFETENSORS = "*.safetensors"
-
 
 def is_transformers(name: str) -> bool:
     """Return whether the file belongs to the transformer, and not to a layer after it."""
@@ -29,5 +27,5 @@ def graph_of(spec: ModelSpec, engines: Collection[str], names: Sequence[str]) ->
         return spec.onnx_file or found[0]
     if ONNX not in engines or spec.engine != TORCH or spec.runtime.engine == TORCH or not found:
         return ""
-    has_others = any(fnmatchcase(name, SAFETENSORS) and is_transformers(name) for name in names)
+    has_others = any(fnmatchcase(name, "*.safetensors") and is_transformers(name) for name in names)
     return "" if has_others and spec.runtime.engine == AUTO else found[0]

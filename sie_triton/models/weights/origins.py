@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
@@ -18,23 +17,13 @@ ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file as its origin describes it; the cache stores it under its `etag`.
-
-    `size` and `sha256` are checked. The hub gives a hash for large files only, and no size for some small ones.
-    """
+    """A file as its origin describes it."""
 
     name: str
-    etag: str
-    size: int | None
-    sha256: str | None
-    origin: "Origin"
-
-
-class Origin(Protocol):
-    name: str
-
-    def open(self, name: str, start: int) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
-        """Give the position of the first byte, which is `start` or 0, and the content from there."""
+    etag: str  # name in the cache
+    size: int | None  # checked; None for some small ones on the hub
+    sha256: str | None  # checked; the hub gives it for large files only
+    origin: "HubOrigin | ClusterOrigin"
 
 
 class HubOrigin:
@@ -54,7 +43,10 @@ class HubOrigin:
 
     @contextmanager
     def open(self, name: str, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Request a file from byte `start`. The library's HTTP client sends the token only to the hub's own host."""
+        """Request a file from byte `start`; give the position of the first byte, `start` or 0, and what follows.
+
+        The library's HTTP client sends the token only to the hub's own host.
+        """
         headers = {**self._headers, "Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
         seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
         with get_session().stream(

@@ -21,19 +21,18 @@ from typing import IO
 from sie_triton.checkpoints.files import first_line, inside, read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
-from sie_triton.models.weights.conversions import LOCK, MODELS, TENSORS, record_of
+from sie_triton.models.weights.conversions import LOCK, MODELS, TENSORS
 from sie_triton.models.weights.disk import DiskCache
 from sie_triton.models.weights.limits import LIMITS
-from sie_triton.models.weights.listing import listing
+from sie_triton.models.weights.local_cache import listing
 from sie_triton.models.weights.trees import locked, tree_of
 from sie_triton.models.weights.unpickle import REFUSED, time_limit
-from sie_triton.models.weights.uses import Uses, shared
+from sie_triton.models.weights.uses import Uses, record_beside, shared
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.child import describe_exit
 from sie_triton.system.processes.confined import start
 
-SINGLE, SHARDS, INDEX = "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"
-SAFE_INDEX = "model.safetensors.index.json"
+SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OPEN_CLIP = "open_clip_pytorch_model.bin"
 SUFFIXES = (".bin", ".pt", ".pth")
 
@@ -86,7 +85,7 @@ def without_pickles(
         home = private_directory(cache)
         with shared(home / LOCK):
             tree = _without_pickles(directory, wanted, names, home, report_progress, disk)
-            uses.hold(record_of(tree))
+            uses.hold(record_beside(tree))
         return tree
     except OSError as exc:
         raise LoadError(f"{cache}: cannot store converted weights: {first_line(exc)}", "failed") from exc
@@ -108,7 +107,7 @@ def _without_pickles(
     content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
     for module in {str(PurePosixPath(name).parent) for name in names}:
         if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
-            content[str(PurePosixPath(module, SAFE_INDEX))] = _safe_index(index)
+            content[str(PurePosixPath(module, "model.safetensors.index.json"))] = _safe_index(index)
     return tree_of(content, private_directory(home / MODELS))
 
 
@@ -120,7 +119,7 @@ def _of_module(names: Collection[str], module: str) -> list[str]:
         return [here[SINGLE]]
     if OPEN_CLIP in here and _safe_name(OPEN_CLIP) not in here:
         return [here[OPEN_CLIP]]
-    return [name for base, name in here.items() if INDEX in here and fnmatchcase(base, SHARDS)]
+    return [name for base, name in here.items() if INDEX in here and fnmatchcase(base, "pytorch_model-*-of-*.bin")]
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 REFUSED = 3
 
-# Maximum total size of a file's tensors, as a multiple of its size. Names that share one tensor get a copy each.
-MOST_TIMES = 4
-
-
-# Time limit: a constant, and time for the size of the files; far more than a slow disk needs.
-SECONDS, BYTES_PER_SECOND = 120, 10_000_000
 
 DTYPES = {
     "float64": "F64",
@@ -77,8 +71,8 @@ def main(files: Sequence[tuple[Path, int]]) -> None:
 
 
 def time_limit(num_bytes: int) -> int:
-    """Return how many seconds the conversion of that many bytes may take."""
-    return SECONDS + num_bytes // BYTES_PER_SECOND
+    """Return how many seconds the conversion of that many bytes may take: far more than a slow disk needs."""
+    return 120 + num_bytes // 10_000_000
 
 
 def _confine(sizes: Sequence[int]) -> None:
@@ -132,7 +126,8 @@ def _explaining(path: Path) -> Iterator[None]:
 
 
 def _max_unpacked_bytes(size: int) -> int:
-    return MOST_TIMES * size + 1_000_000
+    # Names that share one tensor get a copy each.
+    return 4 * size + 1_000_000
 
 
 def _convert(path: Path, file: IO[bytes], size: int, descriptor: int) -> None:

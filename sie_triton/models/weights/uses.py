@@ -57,6 +57,11 @@ class Uses:
         self.release()
 
 
+def record_beside(directory: Path) -> Path:
+    """Return the path of the record of use of a directory that this package has made."""
+    return directory.with_name(f"{directory.name}.used")
+
+
 @contextmanager
 def if_unused(record: Path) -> Iterator[bool]:
     """Yield whether no process uses what the record stands for; then none begins to before the end of the block.

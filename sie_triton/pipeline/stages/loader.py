@@ -15,10 +15,9 @@ from sie_triton.models.environments.venv import Venv, find
 from sie_triton.models.families import family
 from sie_triton.models.known_loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.models.weights import cache_of, loadable, locate, pin_of
-from sie_triton.models.weights.disk import graphs_record
-from sie_triton.models.weights.listing import listing
+from sie_triton.models.weights.local_cache import listing
 from sie_triton.models.weights.onnx_choice import graph_of
-from sie_triton.models.weights.uses import Uses
+from sie_triton.models.weights.uses import Uses, record_beside
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.pipeline.worker.handle import LoaderStopped, WorkerHandle
@@ -105,7 +104,7 @@ class Loader:
             graphs_dir=cache / "graphs",
         )
         if order.makes_graphs:
-            self._uses.hold(graphs_record(order.graphs))
+            self._uses.hold(record_beside(order.graphs))
         return order
 
     def fetch_lora(self, source: str, uses: Uses) -> Path:

@@ -31,8 +31,6 @@ IMPORTS = (
     "tokenizers",
 )
 
-TRACING_IMPORTS = ("sie_triton.system.telemetry.tracing",)
-
 PRELOADED = "LD_PRELOAD"
 
 
@@ -54,7 +52,7 @@ def prepare(backend: str) -> None:
     """Import all modules; those of Triton are in the directory `backend`."""
     sys.path.append(backend)
     with frozen_imports():
-        for name in (*IMPORTS, *(TRACING_IMPORTS if OPTIONS.tracing else ())):
+        for name in (*IMPORTS, *["sie_triton.system.telemetry.tracing"] * OPTIONS.tracing):
             import_module(name)
         with suppress(ModuleNotFoundError):
             import_module("c_python_backend_utils")  # provided by the stub itself

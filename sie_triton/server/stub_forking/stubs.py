@@ -16,7 +16,6 @@ from sie_triton.system.processes.fork_server import fork_server_ids
 from sie_triton.system.processes.pids import is_alive
 from sie_triton.system.processes.supervisor import Companion
 
-BACKEND = "python"
 STUB = "triton_python_backend_stub"
 REAL_STUB = "real_stub"
 LIBRARY = "prepared.so"
@@ -25,11 +24,6 @@ LIBRARY = "prepared.so"
 # server/stub_forking/native/shared.h.
 DECLINED = 121
 UNSUITED = 122
-
-NOT_BUILT = (
-    "stubs are not forked, so each takes 20 MB more: the program that forks them cannot be compiled, or {} is mounted "
-    f"noexec; {INSTALL}, or set SIE_DATA_DIR to a directory where programs may run"
-)
 
 Say = Callable[[str], None]
 
@@ -81,12 +75,15 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
     Return `triton` itself and None if forking is turned off, the programs cannot be built, or there is no Python
     backend.
     """
-    source = triton.backend_directory / BACKEND
+    source = triton.backend_directory / "python"
     if not settings.fork_stubs or not (source / STUB).exists():
         return triton, None
     backend = clean(settings.stub_dir)
     if not (put(STAND_IN, backend / STUB) and put(PREPARED, backend / LIBRARY)):
-        say(NOT_BUILT.format(backend))
+        say(
+            "stubs are not forked, so each takes 20 MB more: the program that forks them cannot be compiled, or "
+            f"{backend} is mounted noexec; {INSTALL}, or set SIE_DATA_DIR to a directory where programs may run"
+        )
         return triton, None
     for path in source.iterdir():
         (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)

@@ -9,9 +9,6 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
-# memory.high is no hard limit, but the kernel slows processes down that exceed it.
-MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
-
 
 def container_memory() -> tuple[int, int] | None:
     """Return the working set and the limit, in bytes, of the cgroup with the least limit.
@@ -20,7 +17,8 @@ def container_memory() -> tuple[int, int] | None:
     """
     least, limit = None, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for directory in _cgroups("memory"):
-        for name in MEMORY_FILES:
+        # memory.high is no hard limit, but the kernel slows processes down that exceed it.
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):
                 if (found := int((directory / name).read_text())) < limit:
                     least, limit = (_working_set(directory), found), found

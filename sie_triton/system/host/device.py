@@ -11,9 +11,6 @@ DEVICE_FILES = Path("/dev")
 # instead of CUDA: after a call of CUDA no forked process could use CUDA.
 ASK_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
-# Variables of PyTorch's allocator; PyTorch before 2.9 knows only the second. Values that the user has set are kept.
-ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
 # Sub-batches of ever new sizes would fragment a GPU's memory; expandable segments let blocks grow instead.
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
@@ -76,7 +73,8 @@ def is_wsl() -> bool:
 
 def worker_variables(device: str) -> dict[str, str]:
     """Return extra environment variables for workers on `device`, and for their fork servers."""
-    is_set = any(name in os.environ for name in ALLOCATOR_SETTINGS)
+    # What the user has set is kept; PyTorch before 2.9 knows only the second name.
+    is_set = any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
     # Some of WSL's drivers do not support it: https://github.com/pytorch/pytorch/issues/192330
     return ASK_NVML | ({} if device == "cpu" or is_set or is_wsl() else EXPANDABLE)
 

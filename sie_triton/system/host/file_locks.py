@@ -79,7 +79,8 @@ class Lock:
         self._descriptor, self._free = descriptor, free
 
     def release(self) -> None:
-        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, UNLOCK_ALL)
+        whole = _flock(fcntl.F_UNLCK, 0, 0)  # length 0: up to the end of any file
+        fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, whole)
         self._free.append(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -117,10 +118,6 @@ class Line:
 
 def _flock(kind: int, start: int, length: int) -> bytes:
     return FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
-
-
-# Length 0: up to the end of any file.
-UNLOCK_ALL = _flock(fcntl.F_UNLCK, 0, 0)
 
 
 def _try_lock(descriptor: int, start: int, length: int) -> bool:

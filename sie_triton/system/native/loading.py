@@ -18,8 +18,6 @@ from sie_triton.system.native.compiler import INSTALL, compile_build
 
 PRELOAD = "LD_PRELOAD"
 
-NO_KERNELS = f"none, so PyTorch's own are used, which are slower; {INSTALL}"
-
 
 class Loaded(NamedTuple):
     """A library, and where it is from, in words."""
@@ -43,7 +41,7 @@ def kernels_in_use(device: str) -> str | None:
     if device != "cpu":
         return None
     loaded = _load(KERNELS)
-    return loaded.origin if loaded else NO_KERNELS
+    return loaded.origin if loaded else f"none, so PyTorch's own are used, which are slower; {INSTALL}"
 
 
 def put(build: Build, output: Path) -> bool:

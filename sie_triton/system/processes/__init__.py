@@ -5,6 +5,7 @@ child       a child process: start, wait, end, and how it ended in words
 hidden      start a program with arguments that other users cannot read
 fork_server the fork server
 supervisor  restarts programs that die
+signals     what ends a command, and when it is heeded
 limits      their waits, heartbeats and logs, in numbers
 channel     messages between two processes; large arrays go through shared memory
 """

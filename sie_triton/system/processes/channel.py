@@ -41,8 +41,6 @@ NUMBERS = "biufc"  # kinds of numeric dtypes
 HEADER = Struct("<QIIQ")
 SIZE = Struct("<Q")
 
-SPACE = socket.CMSG_SPACE(array("i").itemsize)
-
 Bytes = npt.NDArray[np.uint8]
 
 Sent = TypeVar("Sent")
@@ -151,7 +149,7 @@ class Channel(Generic[Sent, Received]):
     def _take(self, num_bytes: int) -> bytes:
         try:
             while len(self._unread) < num_bytes:
-                data, ancillary, _, _ = self._socket.recvmsg(64 * 1024, SPACE, socket.MSG_CMSG_CLOEXEC)
+                data, ancillary, _, _ = self._socket.recvmsg(64 * 1024, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
                 for _, _, rights in ancillary:
                     self._descriptors += array("i", rights)
                 if not data:

@@ -88,17 +88,15 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-# Environment variables that a process inherits from the one that starts it; the others may hold secrets.
-INHERITED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")
-
 
 def start(
     module: str, *arguments: object, descriptors: Collection[int] = (), bufsize: int = -1
 ) -> "subprocess.Popen[bytes]":
     """Start `python -m module arguments`, which confines itself, with pipes to its standard input and output."""
+    inherited = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")  # the other variables may hold secrets
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
-        env={name: os.environ[name] for name in INHERITED if name in os.environ},
+        env={name: os.environ[name] for name in inherited if name in os.environ},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from sie_triton.system.host.small_files import read_small
+from sie_triton.system.host.files import read_small
 
-STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
+PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, counted from the state
 
 
 class ProcessId(NamedTuple):

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from sie_triton.system.host.small_files import read_small
+from sie_triton.system.host.files import read_small
 
 # Number of the descriptor in a stand-in that is a pidfd of the other process; all others are lower.
 HANDLE = 500

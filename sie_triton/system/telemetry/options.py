@@ -15,8 +15,6 @@ LOG_JSON, LOG_REQUESTS, LOG_SLOW_MS, TRACING, INSTRUMENTATION = (
     "SIE_INSTRUMENTATION",
 )
 
-TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
-
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
@@ -58,7 +56,7 @@ class Telemetry:
 
 
 def is_true(text: str) -> bool:
-    return text.strip().lower() in TRUE
+    return text.strip().lower() in ("1", "true", "t", "yes", "y", "on")
 
 
 def number(text: str) -> float:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError
-from sie_triton.models.inputs.audio import LOUDEST, AudioFile, AudioReader
+from sie_triton.models.inputs.audio import AudioFile, AudioReader
 from sie_triton.models.inputs.documents import FORMATS, DocumentFile, check_document
 from sie_triton.models.inputs.images import ImageFile, ImageReader
+from sie_triton.models.inputs.limits import InputLimits
 from tests.fuzz.checksums import repaired_ogg, repaired_png
 from tests.fuzz.containers import restructured
 from tests.fuzz.damage import damaged
@@ -90,7 +91,7 @@ def heard(reader: AudioReader, file: bytes) -> None:
     assert samples.dtype == np.float32
     assert 0 < len(samples) <= RATES[-1] * (LIMITS.max_audio_s + 1)
     assert np.isfinite(samples).all()
-    assert np.abs(samples).max() <= 10 * LOUDEST
+    assert np.abs(samples).max() <= 10 * InputLimits().max_magnitude
 
 
 @contextmanager

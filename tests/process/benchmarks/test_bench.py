@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.lanes import Lanes, median_ratio
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import Runtime
 from sie_triton.models.catalog import recognise
 

@@ -4,8 +4,6 @@ import sys
 
 import pytest
 
-from benchmarks.ports import free_ports
-
 
 @pytest.mark.parametrize("missing", ["click", "pydantic_settings"])
 def test_the_cli_names_packages_missing_from_a_client_only_install(missing):
@@ -47,16 +45,6 @@ def test_a_home_directory_of_no_user_is_one_line(arguments):
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if line.startswith(("error: ", "Error: "))] != []
     assert "Traceback" not in done.stderr
-
-
-def test_perf_without_a_server_is_one_line():
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "sie_triton.cli", "perf", "my/nope", f"--grpc-port={port}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: grpc://127.0.0.1:{port}: ")
-    assert "no server answers" in line
 
 
 INTERRUPTED = """

@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[3] / "sie_triton"
 # Programs that write what other programs read, and a script of the standard library.
 NOT_FOR_PEOPLE = {
     "cli/bulk/records.py",
-    "cli/perf/perf_analyzer.py",
     "system/printing.py",
     "system/processes/fork_server.py",
     "pipeline/render/refresh.py",

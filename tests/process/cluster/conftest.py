@@ -64,6 +64,32 @@ class FakeTriton:
         self.devices: list[str] = []
         self.behave: Callable[[str], Awaitable[Response | None]] | None = None
 
+    def answer(self, response: Response) -> None:
+        """Answer each request so."""
+
+        async def answer(_: str) -> Response:
+            return response
+
+        self.behave = answer
+
+    def take(self, seconds: float) -> None:
+        """Answer each request after so long."""
+
+        async def take(_: str) -> None:
+            await asyncio.sleep(seconds)
+
+        self.behave = take
+
+    def hold(self) -> asyncio.Event:
+        """Answer no request before the event is set."""
+        gate = asyncio.Event()
+
+        async def wait(_: str) -> None:
+            await gate.wait()
+
+        self.behave = wait
+        return gate
+
     async def call(self, method: str, request: bytes, seconds: float) -> Response:
         if not self.ready:
             return Response(14, "failed to connect to all addresses", b"")

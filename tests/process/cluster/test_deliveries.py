@@ -115,12 +115,7 @@ async def test_a_second_answer_changes_nothing_and_ends_the_work(cluster):
 @in_cluster()
 async def test_a_request_that_is_sent_twice_is_run_once_at_a_time(cluster):
     queue, _, triton = await cluster.pair()
-    gate = asyncio.Event()
-
-    async def wait(name: str) -> None:
-        await gate.wait()
-
-    triton.behave = wait
+    gate = triton.hold()
     answer = asyncio.create_task(asked(queue, "a"))
     await until(lambda: triton.seen == ["a"])
     double = Work(queue.name, 1, time.time() + 20, MODEL).packed(request("a"))
@@ -136,12 +131,7 @@ async def test_a_request_that_is_sent_twice_is_run_once_at_a_time(cluster):
 async def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(cluster):
     """For example because the reports of its progress were lost; it stays in the queue until it is answered."""
     queue, sidecar, triton = await cluster.pair()
-    gate = asyncio.Event()
-
-    async def wait(name: str) -> None:
-        await gate.wait()
-
-    triton.behave = wait
+    gate = triton.hold()
     answer = asyncio.create_task(asked(queue, "a"))
     await until(lambda: bool(sidecar._runner._open))
     (current,) = sidecar._runner._open.values()
@@ -171,10 +161,7 @@ async def test_bytes_that_triton_cannot_parse_are_delivered_once(cluster):
     """As Triton 24.10 refuses an input that is no message; a gateway reads the name and the parameters only."""
     queue, _, triton = await cluster.pair()
 
-    async def refuse(name: str) -> Response:
-        return Response(13, "Unable to parse request", b"")
-
-    triton.behave = refuse
+    triton.answer(Response(13, "Unable to parse request", b""))
     answer, _ = await queue.submit("default", MODEL, request("a"), 20)
     assert (answer.status, answer.text) == (13, "Unable to parse request")
     assert triton.seen == ["a"]

@@ -7,7 +7,8 @@ from nats.js.api import PubAck
 
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.backend import QueueBackend
-from sie_triton.cluster.gateway.pools import POOL, PROFILE
+from sie_triton.cluster.gateway.pools import POOL, PROFILE, Pools
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Lease
 from sie_triton.errors import BusyError, Provisioning, Unreachable
 from tests.process.cluster.conftest import MODEL, in_cluster, left_in_stream, request, until
@@ -17,6 +18,14 @@ def shown(values: metrics.Values) -> dict[tuple[str, ...], float]:
     """Return the values of a gauge that are not 0."""
     (metric,) = values._gauge.collect()
     return {tuple(each.labels.values()): each.value for each in metric.samples if each.value}
+
+
+@pytest.mark.parametrize(("demand_s", "demand"), [(60.0, {("", "h100")}), (0.0, set())])
+def test_a_request_counts_as_demand_for_a_while(demand_s, demand):
+    pools = Pools("own", ["h100"], limits=GatewayLimits(demand_s=demand_s))
+    with pytest.raises(Provisioning):
+        pools.chosen({PROFILE: "h100"})
+    assert pools.demand == demand
 
 
 @in_cluster()
@@ -57,12 +66,7 @@ async def test_a_kind_of_machine_that_a_pool_lacks_is_demand(cluster):
 async def test_the_backlog_and_what_waits_for_it_are_shown_and_become_0(cluster):
     await cluster.limit_queue(queue_max_messages=200)
     queue, _, triton = await cluster.pair()
-    go = asyncio.Event()
-
-    async def wait(name: str) -> None:
-        await go.wait()
-
-    triton.behave = wait
+    go = triton.hold()
     window = queue.pools.window("default", MODEL)
     tasks = [asyncio.create_task(queue.submit("default", MODEL, request(str(i)), 30)) for i in range(2 * window)]
     await until(lambda: shown(metrics.DEPTH).get(("default",), 0) >= 4)
@@ -90,10 +94,7 @@ async def test_refused_requests_are_counted(cluster):
     await queue.submit("default", MODEL, request("first"), 20)
     before = metrics.REJECTED.labels("default")._value.get()
 
-    async def wait(name: str) -> None:
-        await asyncio.sleep(0.5)
-
-    triton.behave = wait
+    triton.take(0.5)
     found = await asyncio.gather(
         *(queue.submit("default", MODEL, request(str(i)), 20) for i in range(4)), return_exceptions=True
     )

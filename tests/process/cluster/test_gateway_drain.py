@@ -32,12 +32,7 @@ async def test_calls_of_http_and_grpc_are_answered_before_the_process_ends(clust
     _, triton = await cluster.worker("w", **store)
     settings = cluster.server.user(cluster.settings(door_port=http, grpc_port=grpc, **store), GATEWAY)
     process = subprocess.Popen([sys.executable, "-m", "sie_triton.cluster.gateway"], env=resolved(settings))
-    may_end = asyncio.Event()
-
-    async def held(name: str) -> None:
-        await may_end.wait()
-
-    triton.behave = held
+    may_end = triton.hold()
     try:
         async with httpx.AsyncClient(timeout=30) as client:
             while True:

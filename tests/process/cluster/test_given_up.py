@@ -73,12 +73,7 @@ async def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(clu
     await until_empty(queue)
     sidecar, triton = await cluster.worker("w")
     await served(queue)
-    gate = asyncio.Event()
-
-    async def wait(name: str) -> None:
-        await gate.wait()
-
-    triton.behave = wait
+    gate = triton.hold()
     running = asyncio.create_task(asked(queue, "running"))
     await until(lambda: triton.seen == ["running"])
     (current,) = sidecar._runner._open.values()
@@ -91,12 +86,7 @@ async def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(clu
 @in_cluster()
 async def test_a_request_that_is_withdrawn_before_its_call_is_not_run(cluster):
     queue, sidecar, triton = await cluster.pair(max_concurrent_batches=1)
-    may_end = asyncio.Event()
-
-    async def held(name: str) -> None:
-        await may_end.wait()
-
-    triton.behave = held
+    may_end = triton.hold()
     first = asyncio.create_task(asked(queue, "first"))
     await until(lambda: triton.seen == ["first"])
     second, third = (asyncio.create_task(asked(queue, name)) for name in ("second", "third"))

@@ -50,7 +50,7 @@ async def test_a_lease_hides_no_pool_of_the_settings_that_has_no_worker_yet(clus
         await until(lambda: "large" in queue.pools.leases)
         with pytest.raises(Provisioning):
             queue.pools.chosen({POOL: "large"})
-        assert queue.pools.demand.now() == {("large", "")}
+        assert queue.pools.demand == {("large", "")}
 
 
 @in_cluster()

@@ -107,12 +107,8 @@ async def test_requests_that_a_moving_worker_holds_are_answered(cluster):
     settings, queue = cluster.settings(), await cluster.gateway()
     async with http(queue, settings) as client, workers(cluster, "a", "b") as (a, b):
         await served(queue, 2)
-        may_end = asyncio.Event()
-
-        async def held(name: str) -> None:
-            await may_end.wait()
-
-        a.triton.behave = b.triton.behave = held
+        may_end = a.triton.hold()
+        b.triton.behave = a.triton.behave
         asking = [asyncio.create_task(queue.submit("default", MODEL, request(f"{i}"), 30)) for i in range(20)]
         await until(lambda: a.triton.seen or b.triton.seen)
         await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})

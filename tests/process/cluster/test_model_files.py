@@ -64,12 +64,7 @@ async def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(clust
 async def test_a_request_that_a_worker_has_when_its_model_is_removed_is_answered(cluster):
     queue, _, triton = await cluster.pair()
     _, client = await cluster.config()
-    may_answer = asyncio.Event()
-
-    async def answer_later(_: str) -> None:
-        await may_answer.wait()
-
-    triton.behave = answer_later
+    may_answer = triton.hold()
     await posted(client, model_file(MODEL.replace("__", "/")))
     waiting = asyncio.create_task(asked(queue, "x"))
     await until(lambda: triton.seen == ["x"])

@@ -51,15 +51,11 @@ class Load:
         return self.failures
 
 
-async def small(name: str) -> None:
-    await asyncio.sleep(0.005)
-
-
 async def started(cluster: Cluster, num_gateways: int = 1):
     queues = [await cluster.gateway() for _ in range(num_gateways)]
     workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
     for _, triton in workers:
-        triton.behave = small
+        triton.take(0.005)
     for queue in queues:
         await served(queue, 3)
     return queues, workers
@@ -115,7 +111,7 @@ async def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(cluster)
     async with Wire(cluster.server.port) as wire:
         queue = await cluster.gateway()
         _, triton = await cluster.worker("far", nats_url=wire.url)
-        triton.behave = small
+        triton.take(0.005)
         await served(queue)
         load = Load(queue)
         await load.more(50)
@@ -140,12 +136,7 @@ async def test_requests_of_a_gateway_whose_network_was_cut_are_answered(cluster,
         queue, operator = await cluster.gateway(nats_url=wire.url), await cluster.operator()
         _, triton = await cluster.worker("near")
         await served(queue)
-        may_answer = asyncio.Event()
-
-        async def held(name: str) -> None:
-            await may_answer.wait()
-
-        triton.behave = held
+        may_answer = triton.hold()
         wire.is_deaf = not is_confirmed
         asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
         await until(lambda: len(triton.seen) == 3)

@@ -144,10 +144,7 @@ async def test_a_large_poisoned_request_is_kept_in_the_store(cluster, tmp_path):
     store = {"payload_store_url": str(tmp_path / "objects")}
     queue, _, triton = await cluster.pair(**store)
 
-    async def die(name: str) -> Response:
-        return DIED
-
-    triton.behave = die
+    triton.answer(DIED)
     answer, _ = await queue.submit("default", MODEL, large("poison"), 20)
     assert (answer.status, triton.seen) == (13, ["poison", "poison"])
     dead = await (await cluster.operator()).get_last_msg(subjects.DEAD_STREAM, subjects.dead("default", MODEL))
@@ -160,10 +157,7 @@ async def test_an_answer_larger_than_a_message_comes_in_parts(cluster):
     queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
     large = service_pb2.ModelInferResponse(id="a", raw_output_contents=[bytes(range(256)) * 100_000])
 
-    async def answer(name: str) -> Response:
-        return Response(0, "", large.SerializeToString())
-
-    triton.behave = answer
+    triton.answer(Response(0, "", large.SerializeToString()))
     await served(queue)
     _, body = await queue.submit("default", MODEL, request("a"), 20)
     assert body == large.SerializeToString()

@@ -112,12 +112,8 @@ async def test_a_worker_whose_triton_answers_slowly_is_not_taken_for_gone(cluste
 async def test_idle_workers_help_with_more_than_a_worker_can_do(cluster):
     queue = await cluster.gateway()
     workers = [await cluster.worker(f"w{i}") for i in range(3)]
-
-    async def slow(name: str) -> None:
-        await asyncio.sleep(0.2)
-
     for sidecar, triton in workers:
-        triton.behave = slow
+        triton.take(0.2)
         sidecar._runner.quantum.limit = 4
     await served(queue, 3)
     await until(lambda: all(each.limit == 4 for each in queue.pools.workers.alive("default")))
@@ -141,10 +137,7 @@ async def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_y
     triton.resident = set()
     await served(queue)
 
-    async def load(name: str) -> None:
-        await asyncio.sleep(0.6)
-
-    triton.behave = load
+    triton.take(0.6)
     answer = asyncio.create_task(asked(queue, "a"))
     await until(lambda: triton.seen == ["a"])
     await asyncio.sleep(0.4)

@@ -18,10 +18,7 @@ async def flooded(cluster: Cluster, seconds: float):
     queue, sidecar, triton = await cluster.pair()
     sidecar._runner.quantum.limit = 4
 
-    async def slow(name: str) -> None:
-        await asyncio.sleep(seconds)
-
-    triton.behave = slow
+    triton.take(seconds)
     await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
     return queue, triton, [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
 

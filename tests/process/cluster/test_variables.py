@@ -72,12 +72,7 @@ async def test_calls_of_a_triton_are_limited(cluster, monkeypatch):
     monkeypatch.setenv("SIE_MAX_CONCURRENT_BATCHES", "2")
 
     queue, _, triton = await cluster.pair(max_concurrent_batches=None)
-    release = asyncio.Event()
-
-    async def wait(_: str) -> None:
-        await release.wait()
-
-    triton.behave = wait
+    release = triton.hold()
     tasks = [asyncio.create_task(asked(queue, str(number))) for number in range(4)]
     await until(lambda: len(triton.seen) >= 2)
     await asyncio.sleep(0.2)

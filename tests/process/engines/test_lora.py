@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.texts import texts
 from sie_triton.checkpoints.lora import UNSERVED, LoraFiles
-from sie_triton.cli.perf.workload import texts
 from sie_triton.engines.torch.lora_layers import Adapted
 from sie_triton.errors import LoadError, ModelError
 from tests.support.extraction import Extractor

@@ -15,6 +15,7 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.remote import connection
 from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine, headers
+from sie_triton.engines.remote.limits import RemoteLimits
 from sie_triton.errors import DeadlinePassed, EndpointAway, EndpointBusy, InputError, LoadError, ModelError
 from tests.support.openai_endpoint import Endpoint
 from tests.support.stages import spec
@@ -133,7 +134,7 @@ def test_an_idle_connection_that_has_ended_is_replaced(endpoint, encoder):
 
 
 def test_a_connection_timeout_is_reported_as_endpoint_away(endpoint, monkeypatch):
-    monkeypatch.setattr(connection, "CONNECT_S", 0.2)
+    monkeypatch.setattr(connection, "LIMITS", RemoteLimits(connect_s=0.2))
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
         port = full.getsockname()[1]
         for _ in range(4):  # no server accepts the connections, and then the queue is full

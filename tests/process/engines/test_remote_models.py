@@ -1,6 +1,5 @@
 """Models that a remote server computes: accepted model files, and results equal to our engine's."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import Endpoint as Where
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines import open_engine
@@ -28,7 +27,7 @@ from tests.conftest import model_file
 from tests.process.package.test_layers import imported
 from tests.support.loading import load_adapter as computed_here
 from tests.support.loading import token_batch
-from tests.support.models import save_bert, save_causal
+from tests.support.models import save_bert, save_causal, without_weights
 from tests.support.openai_endpoint import Endpoint, last_states, next_tokens
 from tests.support.stages import spec
 
@@ -44,10 +43,6 @@ def decoder(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) ->
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
     return save_causal(tmp_path_factory.mktemp("judge"), minilm_directory)
-
-
-def without_weights(directory: Path, to: Path) -> Path:
-    return shutil.copytree(directory, to, ignore=shutil.ignore_patterns("*.safetensors"))
 
 
 @contextmanager

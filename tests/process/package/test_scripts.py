@@ -33,17 +33,11 @@ def printed(script: Path, directory: Path, *arguments: str, **variables: str) ->
     return done.stdout.decode().split()
 
 
-@pytest.mark.parametrize("name", ["serve", "perf", "bench", "render", "fuzz", "gpu-check"])
-def test_a_script_takes_paths_where_the_user_stands(clone, tmp_path, name):
-    directory, *_, last = printed(clone / "scripts" / name, tmp_path, "./m/dense")
-    assert (directory, last) == (str(tmp_path), "./m/dense")
-
-
-def test_the_starter_set_is_rendered_in_the_repository(clone, tmp_path):
+def test_scripts_take_paths_where_the_user_stands_and_the_tests_run_in_the_repository(clone, tmp_path):
+    for name in ("serve", "perf", "bench", "render", "fuzz", "gpu-check"):
+        directory, *_, last = printed(clone / "scripts" / name, tmp_path, "./m/dense")
+        assert (directory, last) == (str(tmp_path), "./m/dense"), name
     assert printed(clone / "scripts" / "render", tmp_path)[-2:] == ["--output", str(clone / "model_repository")]
-
-
-def test_the_tests_run_in_the_repository(clone, tmp_path):
     assert printed(clone / "scripts" / "test", tmp_path, "--collect-only")[0] == str(clone)
 
 

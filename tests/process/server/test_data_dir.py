@@ -19,6 +19,7 @@ from sie_triton.server.ascii_path import ascii_path
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.preflight import check_space, explain
 from sie_triton.settings import read_settings
+from sie_triton.system.processes import signals
 from sie_triton.system.processes.pids import is_alive
 from tests.support.limits import full_disk
 
@@ -125,7 +126,7 @@ def test_a_limit_that_is_reached_during_the_start_is_one_line(tmp_path, monkeypa
         raise error
 
     monkeypatch.setattr(serve, "_serve", fail)
-    monkeypatch.setattr(serve, "SIGNALS", ())
+    monkeypatch.setattr(signals, "ENDING", ())
     with pytest.raises(raised, match=str(error.args[-1]) if error.args else "memory") as caught:
         serve.serve(read_settings(data_dir=tmp_path / "data"), [])
     assert len(str(caught.value).splitlines()) == 1

@@ -1,9 +1,13 @@
 """Parts of the launcher that need no tritonserver."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -177,6 +181,21 @@ def test_the_repository_does_not_change_while_triton_reads_it(tmp_path, monkeypa
             server.start()
         server.stop()
         assert can_change()
+
+
+@pytest.mark.parametrize(
+    ("version", "outcome"),
+    [("2.46.0", pytest.raises(ServerError, match="too old")), ("2.47.0", nullcontext()), ("2.54.0dev", nullcontext())],
+)
+def test_a_tritonserver_whose_steps_cannot_answer_later_is_refused(tmp_path, version, outcome):
+    settings = of_a_sleeping_triton(tmp_path)
+    (tmp_path / "v2").write_text(json.dumps({"version": version}))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path)) as triton:
+        threading.Thread(target=triton.serve_forever, daemon=True).start()
+        server = Server(settings.model_copy(update={"http_port": triton.server_port}), tmp_path / "repository")
+        with outcome:
+            server.check_version()
+        triton.shutdown()
 
 
 def test_a_missing_program_is_reported():

@@ -17,7 +17,7 @@ import pytest
 from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
-from sie_triton.server.stub_forking.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
+from sie_triton.server.stub_forking.stubs import DECLINED, REAL_STUB, STUB, StubForkServer, forked
 from sie_triton.settings import read_settings
 from sie_triton.system.native import compile_program, compiler
 from sie_triton.system.processes.fork_server import fork
@@ -93,16 +93,16 @@ def fork_server(root: Path, stub: Path, said: list[str] | None = None) -> Iterat
     triton, companion = prepared(root, stub, said)
     assert companion is not None
     with companion:
-        yield triton.backend_directory / BACKEND, companion
+        yield triton.backend_directory / "python", companion
 
 
 def prepared(
     root: Path, stub: Path, said: list[str] | None = None, **given: Any
 ) -> tuple[Triton, StubForkServer | None]:
-    source = root / "backends" / BACKEND
+    source = root / "backends" / "python"
     source.mkdir(parents=True)
     (source / STUB).symlink_to(stub)
-    utils = find_triton(None, root / "found").backend_directory / BACKEND / "triton_python_backend_utils.py"
+    utils = find_triton(None, root / "found").backend_directory / "python" / "triton_python_backend_utils.py"
     (source / utils.name).symlink_to(utils)
     triton = Triton(Path("tritonserver"), source.parent, stub_environment(), embedded=True)
     return forked(triton, read_settings(data_dir=root / "data", **given), (said if said is not None else []).append)
@@ -307,4 +307,4 @@ def test_stubs_are_not_forked_if_disabled_or_unsupported(tmp_path, stub, monkeyp
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert prepared(tmp_path / "noexec", stub, said)[1] is None
     assert len(said) == 2
-    assert not (tmp_path / "no compiler" / "data" / "stubs" / BACKEND / REAL_STUB).exists()
+    assert not (tmp_path / "no compiler" / "data" / "stubs" / "python" / REAL_STUB).exists()

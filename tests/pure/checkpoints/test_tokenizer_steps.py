@@ -14,7 +14,8 @@ from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.limits import LIMITS, FileLimits
 from sie_triton.checkpoints.tokenizer_steps import check_tokenizer, growth, steps_of
 from sie_triton.errors import LoadError
-from sie_triton.models.inputs.growth import FREE, USUAL, check_grown, check_growth
+from sie_triton.models.inputs.growth import check_grown, check_growth
+from sie_triton.models.inputs.limits import LIMITS as INPUT_LIMITS
 from sie_triton.models.inputs.text import Unreadable
 
 N = normalizers
@@ -59,7 +60,7 @@ def test_no_text_becomes_longer_than_foretold(steps, text):
     ],
 )
 def test_normalizers_of_known_models_are_not_measured_with_each_text(steps):
-    assert growth_of(steps) <= USUAL
+    assert growth_of(steps) <= INPUT_LIMITS.max_usual_growth
 
 
 HUNDREDFOLD = [{"type": "Replace", "pattern": {"String": a}, "content": b * 100} for a, b in ("ab", "bc", "cd", "de")]
@@ -133,9 +134,9 @@ def test_a_tokenizer_is_refused_before_a_text_goes_through_it(tmp_path):
 
 
 def test_a_text_of_which_much_becomes_is_refused():
-    large = tokenizer(N.Replace("a", "b" * (USUAL + 1)))
+    large = tokenizer(N.Replace("a", "b" * (INPUT_LIMITS.max_usual_growth + 1)))
     check_grown("x" * 100_000, large)
-    check_grown("a" * FREE, large)
+    check_grown("a" * INPUT_LIMITS.free_characters, large)
     with pytest.raises(Unreadable):
-        check_grown("a" * (FREE + 1), large)
-    check_grown("a" * 100_000, tokenizer(N.Replace("a", "b" * USUAL)))
+        check_grown("a" * (INPUT_LIMITS.free_characters + 1), large)
+    check_grown("a" * 100_000, tokenizer(N.Replace("a", "b" * INPUT_LIMITS.max_usual_growth)))

@@ -240,14 +240,6 @@ def test_a_directory_that_does_not_exist_is_one_line(path):
         JsonPart(path.parent / "missing" / "out", RUN, overwrite=False)
 
 
-def test_a_run_that_ends_while_another_one_opens_its_part_keeps_its_file(path, monkeypatch):
-    path.with_suffix(".part").write_text("complete\n")
-    monkeypatch.setattr(part_module.fcntl, "flock", lambda *_: path.with_suffix(".part").rename(path))
-    with pytest.raises(InputError, match="another run writes"):
-        JsonPart(path, RUN, overwrite=True)
-    assert path.read_text() == "complete\n"
-
-
 @OF_EVERY_KIND
 def test_a_full_disk_is_one_line_and_the_run_is_continued(kind, path):
     expected = whole(kind, path.parent / "whole")

@@ -87,10 +87,15 @@ def test_a_verb_requires_a_model_with_matching_inputs(verb, inputs, does, as_jso
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_models_are_listed_by_the_names_that_clients_call_them(as_json):
-    names = ["org__m", *(f"org__m-{part}" for part in (*TASKS, "preprocess", "inference", "postprocess")), "a-score"]
+    names = [
+        "org__m",
+        *(f"org__m-{part}" for part in (*TASKS, "preprocess", "inference", "postprocess")),
+        "a-score",
+        "o__m__y",
+    ]
     models = [{"name": name} if as_json else SimpleNamespace(name=name) for name in names]
     statistics = {"model_stats": models} if as_json else SimpleNamespace(model_stats=models)
-    assert model_names(statistics) == ["a-score", "org/m"]
+    assert model_names(statistics) == ["a-score", "o/m__y", "org/m"]
 
 
 # --- several requests

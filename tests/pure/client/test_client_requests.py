@@ -7,7 +7,7 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from sie_triton import BusyError, InputError, SIEClient
+from sie_triton import InputError, SIEClient
 from sie_triton.client.calls import PIECE_BYTES, EncodeCall, ExtractCall
 from sie_triton.contract.tensors import TIMING_FIELDS
 
@@ -128,11 +128,6 @@ def test_scoring_follows_a_change_of_the_models_ensemble(client, triton):
     assert len(triton.asked) == num_before + 1
 
 
-def test_the_first_two_underscores_are_the_slash(client, triton):
-    triton.served = ["org__my__model", "org__my__model-preprocess", "plain", "a__b", "a__b-score"]
-    assert client.list_models() == ["a/b", "org/my__model", "plain"]
-
-
 # --- time
 
 
@@ -141,13 +136,6 @@ def test_the_server_gets_the_timeout_and_the_transport_waits_longer(client, trit
     (asked,) = triton.asked
     assert 4_000_000 < asked["timeout"] <= 5_000_000  # microseconds
     assert asked["timeout"] / 1e6 < asked["client_timeout"] < 10
-
-
-def test_an_expired_deadline_is_never_sent_as_unlimited(client, triton):
-    """Triton takes 0 for no limit."""
-    with pytest.raises(BusyError):
-        client.encode(MODEL, "a", timeout=1e-9)
-    assert triton.asked == []
 
 
 def test_a_busy_server_is_retried_by_default(client, triton):

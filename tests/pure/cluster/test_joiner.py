@@ -6,8 +6,6 @@ What holds for all shared calls is tested with those of the door (tests/pure/doo
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.limits import SidecarLimits
@@ -73,15 +71,6 @@ async def test_a_request_that_is_passed_keeps_its_place(clients):
     await asyncio.gather(*tasks)
 
 
-@with_clients()
-async def test_requests_without_a_key_are_joined_with_none(clients):
-    tasks, call = await clients.following(b"a", b"a", traceparent=f"00-{'4' * 32}-{'5' * 16}-01")
-    assert call.texts == [b"a"]
-    call.answer()
-    (await clients.triton.next()).answer()
-    assert await asyncio.gather(*tasks) == [answer_to(request(b"a"))] * 2
-
-
 def items(words: str) -> list[list[bytes]]:
     """Return the items of requests: each letter of a word is one."""
     return [[letter.encode() for letter in word] for word in words.split()]
@@ -131,36 +120,6 @@ async def test_of_a_request_that_is_not_joined_only_the_bytes_are_kept(clients, 
         assert call.message == message
         call.answer(Response(3, "", b""))
     await asyncio.gather(running, *tasks)
-
-
-REQUESTS = st.lists(
-    st.tuples(st.lists(st.sampled_from([b"a", b"b", b"c", b"bad"]), min_size=1, max_size=3), st.booleans()),
-    min_size=1,
-    max_size=12,
-)
-
-
-@given(REQUESTS, st.integers(1, 3), st.integers(1, 4), st.data())
-def test_in_any_order_each_request_gets_what_it_would_get_alone(requests, max_calls, max_requests, data):
-    """Calls end in any order; requests come between them; that of a bad text fails alone."""
-
-    async def check() -> None:
-        clients = Clients(max_calls, max_requests)
-        messages = [request(*texts, normalize=normalize) for texts, normalize in requests]
-        tasks = []
-        while len(tasks) < len(messages) or not all(task.done() for task in tasks):
-            running = [call for call in clients.triton.calls if not call.response.done()]
-            assert len(running) <= max_calls * max_requests  # those of a failed call are repeated at once
-            if len(tasks) < len(messages) and (not running or data.draw(st.booleans())):
-                tasks.append(clients.send_message(messages[len(tasks)]))
-            else:
-                running[data.draw(st.integers(0, len(running) - 1))].answer()
-            await all_ran()
-        for message, task in zip(messages, tasks, strict=True):
-            assert task.result() == answer_to(message)
-        assert clients.triton.num_open == 0
-
-    asyncio.run(check())
 
 
 @in_loop
@@ -234,38 +193,6 @@ async def test_the_latest_kinds_that_cannot_be_split_are_kept(clients):
     assert [await first_call(clients, UNSPLITTABLE, kind=kind) for kind in (1, 2, 3)] == [together] * 3
     assert [await first_call(clients, UNSPLITTABLE, kind=kind) for kind in (2, 3)] == [apart] * 2
     assert await first_call(clients, UNSPLITTABLE, kind=1) == together
-
-
-@with_clients()
-async def test_a_request_cancelled_before_its_repetition_does_not_disturb_the_others(clients):
-    tasks, call = await clients.following(b"a", b"bad", b"c")
-    call.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"a"]
-    tasks[0].cancel()
-    tasks[1].cancel()
-    await all_ran()
-    while not tasks[2].done():
-        call.answer()
-        await all_ran()
-        call = clients.triton.calls[-1]
-    assert await tasks[2] == answer_to(request(b"c"))
-
-
-@with_clients()
-async def test_requests_behind_cancelled_ones_of_another_kind_are_called(clients):
-    [running] = await clients.occupy()
-    cancelled = [clients.send(text, x=1) for text in (b"a", b"b")]
-    task = clients.send(b"c", x=2)
-    await clients.waiting(*cancelled, task)
-    for each in cancelled:
-        each.cancel()
-    await all_ran()
-    running.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"c"]
-    call.answer()
-    assert (await task).is_ok
 
 
 # --- times

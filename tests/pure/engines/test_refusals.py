@@ -2,7 +2,8 @@
 
 import pytest
 
-from sie_triton.engines.remote.refusals import MAX_RETRY_S, retry_s
+from sie_triton.engines.remote.limits import LIMITS
+from sie_triton.engines.remote.refusals import retry_s
 
 
 @pytest.mark.parametrize(
@@ -11,8 +12,8 @@ from sie_triton.engines.remote.refusals import MAX_RETRY_S, retry_s
         ("Thu, 01 Jan 1970 00:00:00 +" + "9" * 30, 1),
         ("1 Jan 99999 0:0:0 GMT", 1),
         ("Fri, 31 Dec 9999 23:59:59 -9999", 1),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_RETRY_S),
-        ("1e999", MAX_RETRY_S),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", LIMITS.max_retry_s),
+        ("1e999", LIMITS.max_retry_s),
         ("nan", 1),
         ("-1", 1),
     ],

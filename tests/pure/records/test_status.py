@@ -12,9 +12,8 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.records import status as module
-from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import answer_path, granted_memory
-from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter, all_records, records_of
+from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter, all_records, read_failure, records_of
 from sie_triton.system.processes.pids import ProcessId, is_alive
 
 

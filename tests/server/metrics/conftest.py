@@ -1,4 +1,4 @@
-"""A server and a cluster whose counters are read."""
+"""A server and a cluster whose counters, logs and traces are read."""
 
 from collections.abc import Iterator
 from pathlib import Path

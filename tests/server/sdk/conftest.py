@@ -10,32 +10,49 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
+from sie_triton.controller.commands import ask
+from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
 from tests.server.conftest import opened
-from tests.server.test_remote import without_weights
-from tests.server.test_serve import port_flags, sie
-from tests.support.models import save_bert
-from tests.support.openai_endpoint import Endpoint
+from tests.server.test_serve import port_flags, started
+from tests.support.models import save_bert, save_causal, without_weights
+from tests.support.openai_endpoint import Endpoint, last_states, next_tokens
 from tests.support.sdk import python
 
 PACKAGE = "sie-sdk==0.10.1"
 WARM, COLD, GONE = "test/warm", "test/cold", "test/gone"
+DENSE, RERANKER = "test/far", "test/far-reranker"
+KEY = "TEST_FAR_KEY"
+QWEN3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
 
 
 @dataclass(frozen=True)
 class Provoked:
+    """A server of remote models. DENSE has the weights of `decoder`, which the endpoint computes with."""
+
     settings: Settings
     endpoint: Endpoint
     door: str
     launcher: subprocess.Popen[str]
+    decoder: Path
 
     def address(self, protocol: str) -> str:
         return f"127.0.0.1:{getattr(self.settings, f'{protocol}_port')}"
+
+    def client(self, timeout: float | None = None) -> SIEClient:
+        return SIEClient(f"grpc://{self.address('grpc')}", timeout=timeout)
+
+    def record(self, model: str) -> dict[str, int]:
+        records = records_of(self.settings.status_dir, triton_name(model), "inference")
+        return dict(max(records, key=lambda record: record["generation"]))
+
+    def model(self, name: str) -> dict[str, Any]:
+        (found,) = [each for each in ask(self.settings, "/v1/models")["models"] if each["model"] == name]
+        return found
 
 
 @pytest.fixture(scope="package")
@@ -56,32 +73,28 @@ def interpreter(tmp_path_factory) -> Path:
 def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Provoked]:
     """A server of remote models, with a door."""
     root = tmp_path_factory.mktemp("kinds")
-    _, small = without_weights(save_bert, root / "d", minilm_directory, pooling="lasttoken")
+    decoder = save_bert(root / "decoder", minilm_directory, "qwen3", pooling="lasttoken")
+    judge = save_causal(root / "judge", minilm_directory)
+    small, small_judge = without_weights(decoder, root / "small"), without_weights(judge, root / "small-judge")
     (root / "models").mkdir()
     settings = fresh_settings(root)
-    with Endpoint(lambda items: [[1.0, *[0.0] * 63]] * len(items)) as endpoint:
-        for name in (WARM, COLD, GONE):
-            directory = root / "nothing" if name == GONE else small
-            content = model_file(name, directory, "sentence_transformer", {"encode": {"dense": {"dim": 64}}})
-            model = yaml.safe_load(content)
-            if name != GONE:
-                model["profiles"]["default"]["endpoint"] = {"url": endpoint.url, "model": "there"}
-            (root / "models" / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump(model))
+    dense, key = {"encode": {"dense": {"dim": 64, "scales": True}}}, {"api_key_env": KEY}
+    with Endpoint(last_states(decoder), next_tokens(judge)) as endpoint:
+        files = {
+            **{name: endpoint.model_file(name, small, "sentence_transformer", dense) for name in (WARM, COLD)},
+            GONE: model_file(GONE, root / "nothing", "sentence_transformer", dense),
+            DENSE: endpoint.model_file(DENSE, small, "sentence_transformer", dense, **key),
+            RERANKER: endpoint.model_file(RERANKER, small_judge, "llm_reranker", {"score": {}}, QWEN3, **key),
+        }
+        for name, content in files.items():
+            (root / "models" / f"{triton_name(name)}.yaml").write_text(content)
         flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", "--device=cpu"]
         ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
-        process = sie("serve", *flags, *port_flags(ports))
-        try:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            assert ready == "SIE ready\n", process.communicate()[1]
-            with opened(settings) as door:
-                found = Provoked(settings, endpoint, door, process)
-                with SIEClient(found.address("grpc")) as client:
-                    client.encode(WARM, "loaded")
-                yield found
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
+        with started(*flags, *port_flags(ports), **{KEY: "secret"}) as process, opened(settings) as door:
+            found = Provoked(settings, endpoint, door, process, decoder)
+            with found.client() as client:
+                client.encode(WARM, "loaded")
+            yield found
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from sie_triton.client.retry import Deadline
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import EndpointBusy, InputError, LoadError, ModelError, SIEError
 from tests.server.sdk.conftest import GONE, WARM, Provoked, text
-from tests.server.test_remote import trouble
 
 TRANSPORTS = [(tritonclient.grpc, GrpcConnection), (tritonclient.http, HttpConnection)]
 
@@ -69,7 +68,7 @@ KINDS = {
 def test_errors_carry_a_readable_message_and_structured_fields(served, kind):
     ensemble = triton_name(kind.model)
     asked: dict[str, Any] = {"model_name": ensemble, "parameters": dict(kind.parameters)}
-    with trouble(served.endpoint, kind.endpoint):
+    with served.endpoint.in_trouble(kind.endpoint):
         for (transport, connection), status in zip(TRANSPORTS, kind.statuses, strict=True):
             protocol = transport.__name__.rpartition(".")[2]
             url = served.address(protocol)

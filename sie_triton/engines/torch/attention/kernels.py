@@ -23,8 +23,6 @@ BLOCK = 1024
 
 ALL = slice(None)
 
-HALF = (torch.float16, torch.bfloat16)
-AMPERE = (8, 0)
 
 # PyTorch's copy of FlashAttention 2. The operator is private: `pytorch_lacks` compares its arguments with these.
 flash_forward = torch.ops.aten._flash_attention_forward.default
@@ -169,9 +167,9 @@ def reason_unusable(name: str, device: torch.device, dtype: torch.dtype) -> str 
         if device.type != "cpu" or dtype != torch.float32:
             return "it computes float32 on a CPU only"
         return None if native.is_built() else "the wheel has none for this processor, and no C compiler was found"
-    if device.type != "cuda" or dtype not in HALF:
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return "it needs a GPU and float16 or bfloat16"
-    if torch.cuda.get_device_capability(device) < AMPERE:
+    if torch.cuda.get_device_capability(device) < (8, 0):  # before Ampere
         return "it needs compute capability 8.0 or newer"
     return pytorch_lacks() if name == "varlen" else flash_attn_lacks()
 

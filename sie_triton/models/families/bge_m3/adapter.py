@@ -31,8 +31,7 @@ from sie_triton.engines.torch.pooling import Pooling
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.bge_m3 import BgeM3Options
-from sie_triton.models.families.bge_m3.files import BgeM3Files, read_linear
+from sie_triton.models.families.bge_m3 import BgeM3Files, BgeM3Options, read_linear
 from sie_triton.models.families.sentence_transformer import log_normalize
 from sie_triton.models.families.shared.token_batch import prompt_tokens, tokens
 
@@ -103,7 +102,6 @@ def behind_the_first(lengths: Ints) -> npt.NDArray[np.int64]:
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> BgeM3Adapter:
-    """Load a directory with the layers of all outputs; raise LoadError saying what in it cannot be used."""
     options = BgeM3Options.of(spec)
     files = BgeM3Files.read(directory)
     layers = torch.nn.ModuleDict(

@@ -11,12 +11,13 @@ import torch
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import DENSE, INPUT_IDS, LENGTHS, MEL, MEL_LENGTHS, READ
+from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, MEL, MEL_LENGTHS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.sound import FUSED, SoundTower
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.clap.files import ClapFiles
+from sie_triton.models.families.clap import ClapFiles
+from sie_triton.models.families.shared.towers.adapter import in_place
 
 
 class ClapAdapter(Adapter):
@@ -51,15 +52,9 @@ class ClapAdapter(Adapter):
         assert sizes is not None
         if ((lengths > 0) == (sizes > 0)).any():
             raise ValueError("an item must be either a text or a sound")
-        found: list[tuple[Any, torch.Tensor]] = []
-        if len(ids):
-            found.append((lengths > 0, self.texts(ids, lengths[lengths > 0])))
-        if len(mel):
-            found.append((sizes > 0, self.sounds(mel, sizes[sizes > 0])))
-        rows = np.empty((len(lengths), found[0][1].shape[1]), np.float32)
-        for places, vectors in found:
-            rows[places] = vectors.cpu().numpy()
-        return {DENSE.name: rows}
+        texts = [self.texts(ids, lengths[lengths > 0])] if len(ids) else []
+        sounds = [self.sounds(mel, sizes[sizes > 0])] if len(mel) else []
+        return in_place(sizes > 0, texts, sounds)
 
     def texts(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
         """Return unit vectors, [texts, dim]."""

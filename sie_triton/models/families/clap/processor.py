@@ -17,11 +17,11 @@ import tokenizers
 
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.spec import ModelSpec, Runtime
-from sie_triton.contract.tensors import AUDIO, READ, TEXT, TRUNCATED
-from sie_triton.models.families.clap.files import ClapFiles
+from sie_triton.contract.tensors import AUDIO, READ, TRUNCATED
+from sie_triton.models.families.clap import ClapFiles
+from sie_triton.models.families.shared.towers.processor import tokens_of_texts
 from sie_triton.models.inputs.audio import AudioFile, AudioReader
 from sie_triton.models.inputs.base import Processor
-from sie_triton.models.inputs.cutting import encoded
 from sie_triton.models.inputs.mel import packed_mels, spectrograms
 from sie_triton.models.inputs.several import check_alone
 from sie_triton.models.inputs.tokenizer import open_tokenizer, packed_ids, truncating
@@ -48,18 +48,11 @@ class ClapProcessor(Processor):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         sounds = [item.get(AUDIO.name) for item in framed]
-        texts = [i for i, sound in enumerate(sounds) if sound is None]
-        ids: list[Sequence[int]] = [()] * len(framed)
-        cut = np.zeros(len(framed), np.bool_)
-        encodings = encoded(self._tokenizer, [framed[i][TEXT.name] for i in texts]) if texts else []
-        for i, encoding in zip(texts, encodings, strict=True):
-            ids[i], cut[i] = encoding.ids, bool(encoding.overflowing)
-        read = [len(of) if sound is None else self._cost(len(sound)) for sound, of in zip(sounds, ids, strict=True)]
+        ids, cut = tokens_of_texts(self._tokenizer, framed)
+        windows = [0 if sound is None else 1 if self._plan.is_fused else len(sound) for sound in sounds]
+        read = [len(of) + self._window_tokens * count for of, count in zip(ids, windows, strict=True)]
         lengths = Ragged(np.array(read, np.int32))
         return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_mels(sounds)}
-
-    def _cost(self, num_spectrograms: int) -> int:
-        return self._window_tokens * (1 if self._plan.is_fused else num_spectrograms)
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> ClapProcessor:

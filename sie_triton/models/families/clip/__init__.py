@@ -15,7 +15,7 @@ from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.shared.towers.options import TowerOptions
+from sie_triton.models.families.shared.towers import TowerOptions
 
 
 class Clip(Family):
@@ -28,7 +28,7 @@ class Clip(Family):
     def recognise(self, directory: Path) -> Recognised | None:
         if model_type(directory) != "clip":
             return None
-        files = read(directory)
+        files = TowerFiles.read(directory)
         height, width = files.plan.shape
         reason = f"{model_type_file(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
@@ -38,11 +38,7 @@ class Clip(Family):
         return is_open_clip(directory) and has_file(directory / TOKENIZER)
 
     def longest(self, directory: Path) -> int:
-        return read(directory).longest_text
+        return TowerFiles.read(directory).longest_text
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
         return TowerOptions.of(spec).refusals(spec)
-
-
-def read(directory: Path) -> TowerFiles:
-    return TowerFiles.read(directory)

@@ -7,16 +7,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.checkpoints.towers import TowerFiles
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.vision import VisionTower
-from sie_triton.models.families.clip import read
+from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.shared.towers.adapter import TowerAdapter, towers
-
-# Configurations from transformers before 4.31 name this id as the closing token, which is wrong.
-WRONG_EOS = 2
 
 
 class ClipAdapter(TowerAdapter):
@@ -50,7 +47,7 @@ class ClipAdapter(TowerAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClipAdapter:
-    files = read(directory)
+    files = TowerFiles.read(directory)
     model: Any = towers(files.directory, engine)
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.longest_text)
@@ -61,5 +58,6 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClipA
         vision,
         (files.longest_text, 1 + files.num_patches),
         (model.text_projection, model.visual_projection),
-        None if closing == WRONG_EOS else closing,
+        # Configurations from transformers before 4.31 name 2 as the closing token, which is wrong.
+        None if closing == 2 else closing,
     )

@@ -8,12 +8,10 @@ from pathlib import Path
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.towers import check_shape
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Recognised
-from sie_triton.models.families.shared.pages.family import PageFamily
-
-LONGEST = 8192
+from sie_triton.models.families.shared.pages import PageFamily
 
 
 class ColPali(PageFamily):
@@ -37,14 +35,9 @@ def images_of(files: PageFiles) -> tuple[ImagePlan, int]:
     """Return the preprocessing and the patches of an image; raise LoadError if the model needs another size."""
     plan = ImagePlan.read(files.directory, "SiglipImageProcessor")
     side, patch = files.vision.integer("image_size", 224, least=1), files.vision.integer("patch_size", 14, least=1)
-    if plan.shape != (side, side):
-        message = (
-            f"{files.directory}: images are resized to {plan.shape[0]} × {plan.shape[1]}, but config.json needs "
-            f"{side} × {side}"
-        )
-        raise LoadError(message, "unsupported")
+    check_shape(files.directory, plan, side)
     return plan, (side // patch) ** 2
 
 
 def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, ("paligemma",), LONGEST)
+    return PageFiles.read(directory, ("paligemma",), longest=8192)

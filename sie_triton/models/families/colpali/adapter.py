@@ -18,7 +18,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.rows import placed
-from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.colpali import images_of, read
 from sie_triton.models.families.colpali.processor import load_processor
 from sie_triton.models.families.shared.pages.multimodal_adapter import MultimodalAdapter, UnitVectors

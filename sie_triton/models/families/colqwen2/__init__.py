@@ -13,9 +13,8 @@ from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.models.families.base import Recognised
-from sie_triton.models.families.shared.pages.family import PageFamily
+from sie_triton.models.families.shared.pages import PageFamily
 
-LONGEST = 32768
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 
 # Classes of colpali-engine, in which these models were trained. A PEFT adapter merged into its base is saved under
@@ -24,10 +23,6 @@ OF_ENGINE = ("ColQwen2", "ColQwen2_5")
 
 # The default prompt around an image.
 IMAGE_PROMPT = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
-
-# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
-# on a CPU.
-PAGE = (448, 336)
 
 
 class ColQwen2(PageFamily):
@@ -54,4 +49,4 @@ def is_of_engine(files: PageFiles) -> bool:
 
 
 def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, KINDS, LONGEST)
+    return PageFiles.read(directory, KINDS, longest=32768)

@@ -32,7 +32,6 @@ class CrossEncoderAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> CrossEncoderAdapter:
-    """Load a CrossEncoder directory; raise LoadError saying what in it cannot be used."""
     files = CrossEncoderFiles.read(directory)
     classifier = SequenceClassifier(files.text.transformer, engine)
     return CrossEncoderAdapter(classifier, activation(files.activation, directory))

@@ -70,9 +70,7 @@ class DoclingAdapter(Adapter):
         self.sample = _sample
 
     def forward(self, batch: Batch) -> Rows:
-        content, lengths = batch.features[CONTENT.name]
-        assert lengths is not None
-        files = np.split(content, np.cumsum(lengths)[:-1])
+        files = batch.features[CONTENT.name].split()
         most_s = self._most_s / len(files)
         found = [self._converted(file.tobytes(), most_s, batch.deadline_ns) for file in files]
         return {
@@ -158,6 +156,5 @@ def _sample(lengths: Sequence[int]) -> Features:
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> DoclingAdapter:
-    """Load Docling; raise LoadError if it is not installed."""
     # The worker would be ended after the whole timeout.
     return DoclingAdapter(DoclingOptions.of(spec).max_num_pages, spec.runtime.forward_timeout_s / 2)

@@ -1,13 +1,13 @@
 """Donut's forward pass: pages of one size, decoded side by side if their prompts have the same length."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, DonutProcessor
 
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features
@@ -16,8 +16,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline
 from sie_triton.errors import LoadError
-from sie_triton.models.families.donut.files import START, DonutFiles
-from sie_triton.models.families.donut.json_tokens import parsed
+from sie_triton.models.families.donut import START, DonutFiles
 from sie_triton.models.families.shared.readers.adapter import OneSizeAdapter
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
@@ -57,6 +56,19 @@ class DonutAdapter(OneSizeAdapter):
         written = written.replace(self._eos, "").replace(self._pad, "").strip()
         task = START.match(written)
         return json.dumps([task[0], parsed(written[task.end() :].strip(), self._added)] if task else ["", {}])
+
+
+def parsed(text: str, added: Collection[str]) -> Any:
+    """Return a record or a list of records, by the library's parser; `added` are the tokenizer's added tokens.
+
+    >>> parsed("<s_menu><s_nm>Tea</s_nm><sep/><s_nm>Pie</s_nm></s_menu><s_paid><yes/></s_paid>", {"<yes/>"})
+    {'menu': [{'nm': 'Tea'}, {'nm': 'Pie'}], 'paid': 'yes'}
+    """
+    parser: Any = DonutProcessor.__new__(DonutProcessor)  # its parser reads nothing of a processor
+    try:
+        return parser.token2json(text, added_vocab=added)
+    except RecursionError:
+        return {"text_sequence": text}
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DonutAdapter:

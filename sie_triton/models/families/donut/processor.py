@@ -11,9 +11,14 @@ from sie_triton.checkpoints.resizing import with_shortest_edge
 from sie_triton.contract import Part
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.errors import InputError, LoadError
-from sie_triton.models.families.donut import DonutOptions
-from sie_triton.models.families.donut.files import PRETRAINING, START, DonutFiles, tasks_of
-from sie_triton.models.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.models.families.donut import PRETRAINING, START, DonutFiles, tasks_of
+from sie_triton.models.families.shared.readers.processor import (
+    ReaderProcessor,
+    ReadingPrompt,
+    TaskOptions,
+    new_tokens,
+    num_beams,
+)
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
@@ -109,4 +114,4 @@ def thumbnail(height: int, width: int, most_height: int, most_width: int) -> tup
 
 def load_processor(spec: ModelSpec, directory: Path) -> DonutProcessor:
     files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
-    return DonutProcessor(tokenizer, files, spec.max_sequence_length, DonutOptions.of(spec).default_task, spec.runtime)
+    return DonutProcessor(tokenizer, files, spec.max_sequence_length, TaskOptions.of(spec).default_task, spec.runtime)

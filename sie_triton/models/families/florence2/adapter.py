@@ -12,11 +12,11 @@ from transformers import AutoModelForImageTextToText
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
+from sie_triton.contract.tensors import ORIGINAL_SIZES
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline
-from sie_triton.models.families.florence2 import ORIGINAL_SIZES, TASK
+from sie_triton.models.families.florence2 import TASK, Florence2Files
 from sie_triton.models.families.florence2.answers import Answers
-from sie_triton.models.families.florence2.files import Florence2Files
 from sie_triton.models.families.florence2.original import load_original
 from sie_triton.models.families.florence2.processor import tokenizer_of
 from sie_triton.models.families.florence2.tasks import TASKS

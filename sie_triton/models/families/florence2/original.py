@@ -8,7 +8,7 @@ from transformers import AutoModelForImageTextToText, GenerationConfig, PreTrain
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import model_of
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.florence2.files import Florence2Files
+from sie_triton.models.families.florence2 import Florence2Files
 
 # Applied in this order, each where it matches.
 NAMES = (

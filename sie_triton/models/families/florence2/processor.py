@@ -11,11 +11,17 @@ import tokenizers
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.spec import ModelSpec, Runtime
+from sie_triton.contract.tensors import ORIGINAL_SIZES
 from sie_triton.errors import InputError, LoadError
-from sie_triton.models.families.florence2 import ORIGINAL_SIZES, TASK, Florence2Options
-from sie_triton.models.families.florence2.files import Florence2Files
+from sie_triton.models.families.florence2 import TASK, Florence2Files
 from sie_triton.models.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, OCR_WITH_REGION, TASKS, ReadingTask
-from sie_triton.models.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.models.families.shared.readers.processor import (
+    ReaderProcessor,
+    ReadingPrompt,
+    TaskOptions,
+    new_tokens,
+    num_beams,
+)
 from sie_triton.models.inputs.pixels import resized
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
@@ -114,7 +120,7 @@ def _task(name: str) -> ReadingTask:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Florence2Processor:
-    task = Florence2Options.of(spec).default_task or OCR_WITH_REGION
+    task = TaskOptions.of(spec).default_task or OCR_WITH_REGION
     if task not in TASKS:
         message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(TASKS)}"
         raise LoadError(message, "unsupported")

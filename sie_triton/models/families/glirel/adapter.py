@@ -23,7 +23,6 @@ from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
 
 MARKER = "span_rep_layer.rel_rep_layer."
-REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."
 
 # Offsets from a label's marker to the tokens whose mean is the label's state.
 OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
@@ -92,8 +91,8 @@ def head_of(files: GlirelFiles, weights: Checkpoint) -> RelationHead:
     head = RelationHead(
         files.hidden_size,
         files.max_distance,
-        refining(files.refines_relations, REFINED_RELATIONS, RELATION_LAYERS),
-        refining(files.refines_labels, REFINED_LABELS, LABEL_LAYERS),
+        refining(files.refines_relations, "refine_relation.", RELATION_LAYERS),
+        refining(files.refines_labels, "refine_prompt.", LABEL_LAYERS),
     )
     weights.fill(head.marker, MARKER)
     weights.fill(head.labels, LABELS)

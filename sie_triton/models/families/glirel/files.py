@@ -29,20 +29,15 @@ SERVED = {
 
 @dataclass(frozen=True, slots=True)
 class GlirelFiles:
-    """Files of a GLiREL model.
-
-    `max_words` limits the words that are read at once. `max_distance` limits the distance, in words, from an entity
-    back to an earlier one; None is no limit. A label's state is that of its first token (`label`), of the marker before
-    it (`ent_token`), or their mean (`both`).
-    """
+    """Files of a GLiREL model."""
 
     directory: Path
     config: Fields
     encoder: Fields
     hidden_size: int
-    max_words: int
-    max_distance: int | None
-    label_strategy: str
+    max_words: int  # read at once
+    max_distance: int | None  # in words, from an entity back to an earlier one; None: no limit
+    label_strategy: str  # a label's state: that of its first token, of the marker before it, or their mean
     refines_relations: bool
     refines_labels: bool
     refining_factor: int

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
-from sie_triton.models.families.base import Options
-from sie_triton.models.families.shared.ocr.family import OcrFamily
-from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS
+from sie_triton.models.families.shared.ocr import OcrFamily
+from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS, TaskOptions
 
 MODEL_TYPE = "glm_ocr"
-LONGEST = 131_072
 USUAL_NEW_TOKENS = 8192
 
 OCR = "ocr"
@@ -20,13 +18,9 @@ TASKS = {OCR: "Text Recognition:", "table": "Table Recognition:", "formula": "Fo
 
 
 @dataclass(frozen=True)
-class GlmOcrOptions(Options):
-    """Options of GLM-OCR.
+class GlmOcrOptions(TaskOptions):
+    """Options of GLM-OCR. `user_text` replaces the prompt of the default task."""
 
-    `default_task` is used if a request names no task; empty is text. `user_text` replaces the prompt of that task.
-    """
-
-    default_task: str = ""
     user_text: str = ""
 
 
@@ -39,4 +33,4 @@ class GlmOcr(OcrFamily):
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+        return PageFiles.read(directory, (MODEL_TYPE,), longest=131_072)

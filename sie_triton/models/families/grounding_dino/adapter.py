@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
-from sie_triton.contract.arrays import Ints
+from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.contract.tensors import (
     IMAGE_SIZES,
@@ -39,10 +39,9 @@ from sie_triton.models.families.grounding_dino import (
     TOKEN_LABELS,
     USUAL_SCORE,
     USUAL_TEXT_SCORE,
+    DinoFiles,
     num_read,
 )
-from sie_triton.models.families.grounding_dino.files import DinoFiles
-from sie_triton.models.families.grounding_dino.phrases import labels_of
 from sie_triton.models.families.grounding_dino.processor import Text
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.objects import Seen, corners, tensors
@@ -172,3 +171,24 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoA
         keep_freed_pages()
         own_pages(model)
     return DinoAdapter(files, model, engine.dtype)
+
+
+def labels_of(scores: Floats, ids: Ints, labels: Ints, least: float) -> npt.NDArray[np.int64]:
+    """Return the number of each box's label, from 0: [boxes].
+
+    scores [boxes, tokens], ids [tokens]; labels [tokens] are numbers from 1, 0 for tokens of no label. The words that
+    score more than `least` are the box's phrase. The label is the one with the largest share of its words in the
+    phrase, then the one with most words in it, then the first. If the phrase has no word of any label, it is the label
+    of the best word.
+    """
+    scores, numbers = scores[:, labels > 0], labels[labels > 0] - 1
+    words, which = np.unique(ids[labels > 0], return_inverse=True)
+    in_phrase = np.zeros((len(scores), len(words)), np.bool_)
+    of_labels = np.zeros((len(words), int(numbers.max()) + 1))
+    for token, (word, number) in enumerate(zip(which, numbers, strict=True)):
+        in_phrase[:, word] |= scores[:, token] > least
+        of_labels[word, number] += 1
+    found = in_phrase @ of_labels
+    # Less than any difference between two shares of words decides between equal shares.
+    rank = found / of_labels.sum(0) + 1e-9 * found
+    return np.where(found.any(1), rank.argmax(1), numbers[scores.argmax(1)])

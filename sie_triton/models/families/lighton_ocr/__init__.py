@@ -4,12 +4,115 @@ page → shrunk → Pixtral's vision transformer → a state for four patches, w
 """
 
 from dataclasses import dataclass
+from math import floor
 from pathlib import Path
 
-from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.image_processor import NESTED, image_fields, resample, scaling
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.resizing import EXACT, form_of, size_fields
+from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options
-from sie_triton.models.families.lighton_ocr.files import LightOnFiles, is_lighton_ocr
-from sie_triton.models.families.shared.ocr.family import OcrFamily
+from sie_triton.models.families.shared.ocr import OcrFamily
+
+
+@dataclass(frozen=True, slots=True)
+class LongestEdgePlan:
+    """Preprocessing of images.
+
+    An image is shrunk, with Pillow's filter number `resample`, until it is within `most`, height and width. Its sides
+    become multiples of `unit`, height and width. A pixel p becomes (p · scale - mean) / std.
+    """
+
+    most: tuple[int, int]
+    unit: tuple[int, int]
+    resample: int
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @classmethod
+    def read(cls, directory: Path) -> "LongestEdgePlan":
+        """Read the settings; raise LoadError naming the file that cannot be used."""
+        fields = image_fields(directory, "PixtralImageProcessor")
+        if fields.flag("do_center_crop", False):
+            raise LoadError(f"{fields.where}: do_center_crop true cannot be served", "unsupported")
+        return cls(
+            most=_sides(size_fields(fields, "size"), (("longest_edge",), EXACT)),
+            unit=_sides(size_fields(fields, "patch_size", to_square=True), (EXACT,)),
+            resample=resample(fields),
+            **scaling(fields),
+        )
+
+    @property
+    def most_pixels(self) -> int:
+        (height, width), (rows, columns) = self.most, self.unit
+        return (height + rows) * (width + columns)
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width, after resizing, of an image of this size."""
+        shrunk = max(height / self.most[0], width / self.most[1])
+        if shrunk > 1:
+            height, width = max(1, floor(height / shrunk)), max(1, floor(width / shrunk))
+        rows, columns = self.unit
+        return ((height - 1) // rows + 1) * rows, ((width - 1) // columns + 1) * columns
+
+
+def _sides(size: Fields, supported: tuple[tuple[str, ...], ...]) -> tuple[int, int]:
+    """Return height and width, which are equal in a size with a single key."""
+    found = [size.integer(key, least=1, most=LIMITS.max_image_side) for key in form_of(size, supported)]
+    return found[0], found[-1]
+
+
+MODEL_TYPE = "lighton_ocr"
+
+# The second generation's config.json has this model type, although its weights have the names of its own class. Other
+# models of this type generate text with Mistral.
+OTHER_TYPE = "mistral3"
+
+
+@dataclass(frozen=True, slots=True)
+class LightOnFiles:
+    """Files of a LightOnOCR model."""
+
+    files: PageFiles
+    plan: LongestEdgePlan
+    patch: int  # side of a square of pixels, into which pages are cut
+    # This number squared of them becomes a token; incomplete groups at the right and bottom edges are dropped
+    merge: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "LightOnFiles":
+        files = PageFiles.read(directory, (MODEL_TYPE, OTHER_TYPE), longest=40_960)
+        patch = files.vision.integer("patch_size", 14, least=1, most=LIMITS.max_image_side)
+        merge = files.vlm.integer("spatial_merge_size", 2, least=1, most=64)
+        settings = read_fields(directory / NESTED, required=False)
+        for name, made in (("patch_size", patch), ("spatial_merge_size", merge)):
+            if settings.integer(name, made) != made:
+                message = f"{settings.where}: {name} is {settings.integer(name)}, but {files.vlm.where} reads {made}"
+                raise LoadError(message, "unsupported")
+        plan = LongestEdgePlan.read(directory)
+        if any(side % patch for side in plan.unit):
+            message = (
+                f"{files.vision.where}: patch_size {patch}: must divide the sides of a page, multiples of {plan.unit}"
+            )
+            raise LoadError(message, "unsupported")
+        return cls(files, plan, patch, merge)
+
+    def counts(self, height: int, width: int) -> tuple[int, int]:
+        """Return the number of patches and of tokens in a page of this size, after resizing."""
+        rows, columns = height // self.patch, width // self.patch
+        return rows * columns, (rows // self.merge) * (columns // self.merge)
+
+
+def is_lighton_ocr(directory: Path) -> bool:
+    model_type, _ = kind_of(directory)
+    if model_type != OTHER_TYPE:
+        return model_type == MODEL_TYPE
+    text = read_fields(directory / "config.json").values.get("text_config")
+    return isinstance(text, dict) and text.get("model_type") == "qwen3"
+
 
 SYSTEM = "You are an OCR engine. Return the markdown representation of the document."
 

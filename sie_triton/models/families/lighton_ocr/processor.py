@@ -5,8 +5,7 @@ from pathlib import Path
 
 from sie_triton.contract import Part
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.models.families.lighton_ocr import LightOnOcrOptions
-from sie_triton.models.families.lighton_ocr.files import LightOnFiles
+from sie_triton.models.families.lighton_ocr import LightOnFiles, LightOnOcrOptions
 from sie_triton.models.families.shared.ocr.prompt import OcrProcessor, Sizes
 from sie_triton.models.inputs.chat_template import Message
 

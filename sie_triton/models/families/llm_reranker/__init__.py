@@ -15,17 +15,14 @@ from sie_triton.models.families.base import Options, Recognised, TextFamily
 
 @dataclass(frozen=True)
 class RerankerOptions(Options):
-    """The prompt's form, and the two tokens that give the judgement.
-
-    An empty `default_instruction` is that of the `input_format`. `score_mode` is "logit_diff", the logit of yes − that
-    of no, or "log_softmax", the probability of yes among the two.
-    """
+    """The prompt's form, and the two tokens that give the judgement."""
 
     yes_token: Annotated[str, MinLen(1)] = "1"  # noqa: S105
     no_token: Annotated[str, MinLen(1)] = "0"  # noqa: S105
     input_format: Literal["qwen3", "mxbai"] = "mxbai"
+    # The logit of yes − that of no, or the probability of yes among the two.
     score_mode: Literal["logit_diff", "log_softmax"] = "logit_diff"
-    default_instruction: str = ""
+    default_instruction: str = ""  # empty: that of the `input_format`
 
 
 class LlmReranker(TextFamily):

@@ -40,7 +40,6 @@ class RerankerAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> RerankerAdapter:
-    """Load a causal language model; raise LoadError saying what in it cannot be used."""
     options = RerankerOptions.of(spec)
     files = TextFiles.read(directory)
     model = engine.load(files.transformer, AutoModelForCausalLM)

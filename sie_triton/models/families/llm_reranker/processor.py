@@ -18,16 +18,10 @@ from sie_triton.models.inputs.cutting import beginning
 from sie_triton.models.inputs.prompt import Question
 from sie_triton.models.inputs.tokenizer import MUCH, TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 
-# Maximum share of a prompt for its query, so that some of the text remains.
-QUERY_SHARE = 0.75
-
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The prompt around and between instruction, query and text, as a model was trained with it.
-
-    With `in_one`, the prompt from the instruction to the text is tokenized as one string, as in training.
-    """
+    """The prompt around and between instruction, query and text, as a model was trained with it."""
 
     before: str
     instruction: str
@@ -35,7 +29,7 @@ class Format:
     text: str
     after: str
     default_instruction: str
-    in_one: bool
+    in_one: bool  # the prompt from the instruction to the text is tokenized as one string, as in training
 
 
 FORMATS = {
@@ -103,7 +97,8 @@ class RerankerTokenizer(TextTokenizer):
         return {**read, TRUNCATED.name: Ragged(cut)}
 
     def _question_ids(self, question: str) -> list[int]:
-        return self._ids(question)[: int(QUERY_SHARE * self._room)] + self._ids("\n")
+        # Some of the text must remain.
+        return self._ids(question)[: int(0.75 * self._room)] + self._ids("\n")
 
     def _ids(self, text: str) -> list[int]:
         start = beginning(self._tokenizer, text, MUCH * self._longest)

@@ -14,12 +14,6 @@ from sie_triton.models.families.llm_reranker import RerankerOptions
 from sie_triton.models.families.llm_reranker.processor import judgement_ids
 from sie_triton.models.families.shared.token_batch import limits_of, separate
 
-# Lower bound of probabilities.
-LEAST = 1e-30
-
-# Tokens sent at load, to see whether the endpoint responds, and with which of two APIs.
-PROBE = np.array([1, 2, 3], np.int32)
-
 
 class RemoteReranker(Adapter):
     """Adapter of remote LLM rerankers. `tokens` are those of yes and of no."""
@@ -35,13 +29,14 @@ class RemoteReranker(Adapter):
 
     def forward(self, batch: Batch) -> Rows:
         likely = self.encoder.choice_probabilities(separate(batch), self._tokens, batch.deadline_ns)
-        yes, no = np.log(np.maximum(likely, LEAST)).T
+        yes, no = np.log(np.maximum(likely, 1e-30)).T
         return {SCORES.name: (likely[:, 0] if self._is_probability else yes - no).astype(np.float32)}
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteReranker:
-    """Load the small files; raise LoadError saying what in them cannot be used. Other errors are the endpoint's."""
+    """Load the small files; errors other than LoadError are the endpoint's."""
     options, files, encoder = RerankerOptions.of(spec), TextFiles.read(directory), engine.encoder()
     no, yes = judgement_ids(options, files)
-    encoder.choice_probabilities([PROBE], (yes, no), None)
+    # Whether the endpoint responds, and with which of two APIs.
+    encoder.choice_probabilities([np.array([1, 2, 3], np.int32)], (yes, no), None)
     return RemoteReranker(encoder, files, (yes, no), options)

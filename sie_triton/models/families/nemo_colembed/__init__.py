@@ -14,17 +14,12 @@ from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.models.families.base import Recognised
-from sie_triton.models.families.shared.pages.family import PageFamily
+from sie_triton.models.families.shared.pages import PageFamily
 
 MODEL_TYPE = "qwen3_vl_nemotron_embed"
-LONGEST = 262_144
 
 # Maximum length of a document in tokens, in the authors' processor.
 LONGEST_DOCUMENT = 4096
-
-# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
-# on a CPU.
-PAGE = (448, 336)
 
 # SIE serves it with the same adapter.
 VERSION_1 = {
@@ -51,6 +46,6 @@ class NemoColEmbed(PageFamily):
 
 
 def read(directory: Path) -> PageFiles:
-    files = PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+    files = PageFiles.read(directory, (MODEL_TYPE,), longest=262_144)
     document = files.settings.integer("p_max_length", LONGEST_DOCUMENT, least=1)
     return replace(files, dim=files.text.integer("hidden_size", least=1), longest=min(files.longest, document))

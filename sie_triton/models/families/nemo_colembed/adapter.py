@@ -10,7 +10,7 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.models.families.nemo_colembed import PAGE, read
+from sie_triton.models.families.nemo_colembed import read
 from sie_triton.models.families.nemo_colembed.processor import load_processor
 from sie_triton.models.families.qwen3_vl_embedding import MODEL_TYPE as QWEN
 from sie_triton.models.families.shared.pages.multimodal_adapter import unit_vectors
@@ -27,7 +27,7 @@ class NemoColEmbedAdapter(PatchAdapter):
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NemoColEmbedAdapter:
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)
-    page = load_processor(spec, directory).page(*PAGE)
+    page = load_processor(spec, directory).page()
     # Names and shapes of the weights are those of Qwen3-VL.
     model: Any = engine.load(directory, config={**files.vlm.values, "model_type": QWEN})
     encoder = engine.language_model(model.language_model, is_causal=False)

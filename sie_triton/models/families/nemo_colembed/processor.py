@@ -13,9 +13,7 @@ from sie_triton.contract import Features, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
 from sie_triton.models.families.nemo_colembed import read
-from sie_triton.models.families.shared.pages.chat_reader import AFTER, PICTURE, USER, ChatReader
-from sie_triton.models.inputs.base import Processor
-from sie_triton.models.inputs.patch_resizing import patched_size
+from sie_triton.models.families.shared.pages.chat_reader import AFTER, PICTURE, USER, ChatReader, ConversationProcessor
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import packed_ids
 
@@ -40,20 +38,14 @@ class Roles:
         )
 
 
-class NemoColEmbedProcessor(Processor):
+class NemoColEmbedProcessor(ConversationProcessor):
     """Processor that writes conversations. An item with an image is a document, whatever its role in the request."""
 
     has_roles = True
-    prepares = True
 
     def __init__(self, reader: ChatReader, roles: Roles) -> None:
-        self._reader, self._roles = reader, roles
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
-
-    def prepare(self, element: Any) -> Any:
-        return self._reader.prepared(element)
+        super().__init__(reader)
+        self._roles = roles
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [item.get(IMAGE.name) for item in framed]
@@ -65,10 +57,8 @@ class NemoColEmbedProcessor(Processor):
         read = Ragged(self._reader.read(ids, each))
         return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
 
-    def page(self, height: int, width: int) -> Features:
-        """Return the features of one white page of this size, for measuring."""
-        white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
-        return self.encode([{IMAGE.name: white}])
+    def page(self) -> Features:
+        return self.encode([self.white_page])
 
     def _conversation(self, item: Any, is_query: bool) -> str:
         text = self._reader.beginning(item.get(TEXT.name, ""))

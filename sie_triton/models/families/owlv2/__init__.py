@@ -5,16 +5,63 @@ label → "a photo of …" → text transformer → state of the closing token �
 class vector · label → the best label of each box
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.towers import model_type
+from sie_triton.checkpoints.files import read_fields
+from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
+from sie_triton.checkpoints.resizing import EXACT, Resizing
+from sie_triton.checkpoints.towers import check_shape, check_tower, model_type
 from sie_triton.contract import Parameter
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ, Tensor
+from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.owlv2.files import OwlFiles
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.models.families.shared.objects import EXTRACTION, score
 from sie_triton.models.families.shared.thresholds import threshold
+
+# By model type: class of the image processor, and default side of a patch in pixels.
+CLASSES: Mapping[str, tuple[str, int]] = {"owlvit": ("OwlViTImageProcessor", 32), "owlv2": ("Owlv2ImageProcessor", 16)}
+
+
+@dataclass(frozen=True, slots=True)
+class OwlFiles:
+    """Files of an OWL model."""
+
+    directory: Path
+    name: str
+    plan: ImagePlan
+    longest_text: int  # in tokens, of a label
+    num_patches: int  # of an image
+
+    @property
+    def pads_to_square(self) -> bool:
+        """True if an image keeps its aspect ratio."""
+        return self.name == "owlv2"
+
+    @classmethod
+    def read(cls, directory: Path) -> "OwlFiles":
+        config = read_fields(directory / "config.json")
+        name = config.one_of("model_type", ("owlv2", "owlvit"))
+        usual, usual_patch = CLASSES[name]
+        text, vision = config.fields("text_config"), config.fields("vision_config")
+        for tower in (text, vision):
+            check_tower(tower)
+        plan = square_plan(directory, usual) if name == "owlv2" else ImagePlan.read(directory, usual)
+        side = vision.integer("image_size", 768, least=1)
+        patch = vision.integer("patch_size", usual_patch, least=1, most=side)
+        check_shape(directory, plan, side)
+        return cls(directory, name, plan, text.integer("max_position_embeddings", 16, least=3), (side // patch) ** 2)
+
+
+def square_plan(directory: Path, usual: str) -> ImagePlan:
+    """Read OWLv2's preprocessing, which blurs and interpolates; as a filter, 0 would leave out the blur."""
+    fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_pad"))
+    if resample(fields) == 0:
+        raise LoadError(f"{fields.where}: resample 0 cannot be served; supported are 1 to 5", "unsupported")
+    return ImagePlan(Resizing.read(fields, (EXACT,)), resample(fields), None, **scaling(fields))
+
 
 USUAL_SCORE = 0.1
 

@@ -15,10 +15,9 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE
-from sie_triton.models.families.owlv2.files import OwlFiles
+from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE, OwlFiles
 from sie_triton.models.families.shared.labels.cache import Kept, LabelReader
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids
 from sie_triton.models.families.shared.labels.words import pieces_of

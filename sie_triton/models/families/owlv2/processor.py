@@ -11,8 +11,7 @@ from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
-from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, TEMPLATE, USUAL_TEMPLATE
-from sie_triton.models.families.owlv2.files import OwlFiles
+from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, TEMPLATE, USUAL_TEMPLATE, OwlFiles
 from sie_triton.models.families.owlv2.resizing import in_square
 from sie_triton.models.families.shared.labels.ids import Labels, label_ids, labels_of
 from sie_triton.models.families.shared.labels.images import LabelledImages, original_sizes

@@ -11,9 +11,6 @@ import numpy.typing as npt
 
 from sie_triton.contract.arrays import Floats
 
-# scipy's limit of a Gaussian, in standard deviations.
-TRUNCATE = 4.0
-
 # Number of lines computed at once, from the lines of the image that they need.
 LINES = 32
 
@@ -61,7 +58,7 @@ def bell(deviation: float) -> npt.NDArray[np.float64]:
     >>> bell(0.0).tolist(), len(bell(1.0))
     ([1.0], 9)
     """
-    reach = int(TRUNCATE * deviation + 0.5)
+    reach = int(4.0 * deviation + 0.5)  # scipy's limit of a Gaussian, in standard deviations
     places = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (places / max(deviation, 1e-15)) ** 2)
     found: npt.NDArray[np.float64] = weights / weights.sum()

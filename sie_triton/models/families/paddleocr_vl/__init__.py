@@ -3,17 +3,14 @@
 page → at about its own size → patches → SigLIP → a state for four patches, within the prompt → ERNIE → markdown
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.contract.tensors import Tensor
-from sie_triton.models.families.base import Options
-from sie_triton.models.families.shared.ocr.family import OcrFamily
-from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS
+from sie_triton.models.families.shared.ocr import OcrFamily
+from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS, TaskOptions
 
 MODEL_TYPE = "paddleocr_vl"
-LONGEST = 131_072
 USUAL_NEW_TOKENS = 4096
 
 OCR = "ocr"
@@ -33,21 +30,14 @@ WITH_PLACES = ("spotting", "seal")
 TASK = Tensor("task_number", "INT32", (-1,), "[n] number of the task", "", 0, len(TASKS) - 1)
 
 
-@dataclass(frozen=True)
-class PaddleOcrOptions(Options):
-    """Options of PaddleOCR-VL. `default_task` is used if a request names no task; empty is text."""
-
-    default_task: str = ""
-
-
 class PaddleOcrVl(OcrFamily):
     features = (*OcrFamily.features, TASK)
     parameters = READER_PARAMETERS
-    options = PaddleOcrOptions
+    options = TaskOptions
     reference_adapters = ("paddleocr_vl:PaddleOCRVLAdapter",)
 
     def recognises(self, directory: Path) -> bool:
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+        return PageFiles.read(directory, (MODEL_TYPE,), longest=131_072)

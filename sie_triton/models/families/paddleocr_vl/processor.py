@@ -16,10 +16,10 @@ from sie_triton.models.families.paddleocr_vl import (
     TASK,
     TASKS,
     USUAL_NEW_TOKENS,
-    PaddleOcrOptions,
     PaddleOcrVl,
 )
 from sie_triton.models.families.shared.ocr.tasks import PatchFiles, TaskProcessor, Tasks
+from sie_triton.models.families.shared.readers.processor import TaskOptions
 from sie_triton.models.inputs.patch_resizing import patched_size
 
 
@@ -30,7 +30,7 @@ class PaddleProcessor(TaskProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PaddleProcessor:
-    tasks = Tasks(TASKS, PaddleOcrOptions.of(spec).default_task or OCR)
+    tasks = Tasks(TASKS, TaskOptions.of(spec).default_task or OCR)
     return PaddleProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)
 
 

@@ -15,14 +15,9 @@ from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.models.families.base import Family, Recognised
 
 MODEL_TYPE = "qwen3_vl"
-LONGEST = 128_000
 
 # Minimum and maximum tokens of an image; a token is about 32 · 32 pixels.
 FEWEST, MOST = 4, 1800
-
-# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
-# on a CPU.
-PAGE = (448, 336)
 
 
 class Qwen3VLEmbedding(Family):
@@ -55,7 +50,7 @@ class Qwen3VLEmbedding(Family):
 
 
 def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+    return PageFiles.read(directory, (MODEL_TYPE,), longest=128_000)
 
 
 def plan_of(files: PageFiles) -> PatchPlan:

@@ -16,11 +16,11 @@ from sie_triton.models.families.shared.pages.chat_reader import (
     BEFORE,
     PICTURE,
     ChatReader,
+    ConversationProcessor,
     as_sentence,
     check_text,
 )
-from sie_triton.models.inputs.base import Frame, Processor
-from sie_triton.models.inputs.patch_resizing import patched_size
+from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import packed_ids
 
@@ -41,13 +41,8 @@ class Told:
         return self.instruction, element
 
 
-class ChatProcessor(Processor):
+class ChatProcessor(ConversationProcessor):
     """Processor that writes conversations; an item's image goes before its text."""
-
-    prepares = True
-
-    def __init__(self, reader: ChatReader) -> None:
-        self._reader = reader
 
     def frame(self, part: Part) -> Frame:
         """Return the request's instruction, or else that of the profile; a blank one counts as none."""
@@ -55,12 +50,6 @@ class ChatProcessor(Processor):
         given = part.profile.query_instruction if part.instruction is None else part.instruction
         check_text(given, "parameter instruction")
         return Told(as_sentence(given) or INSTRUCTION)
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
-
-    def prepare(self, element: Any) -> Any:
-        return self._reader.prepared(element)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [item.get(IMAGE.name) for _, item in framed]
@@ -73,10 +62,8 @@ class ChatProcessor(Processor):
         read = Ragged(self._reader.read(ids, each))
         return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
 
-    def page(self, height: int, width: int) -> Features:
-        """Return the features of one white page of this size, with the default instruction."""
-        white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
-        return self.encode([(INSTRUCTION, {IMAGE.name: white})])
+    def page(self) -> Features:
+        return self.encode([(INSTRUCTION, self.white_page)])
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> ChatProcessor:

@@ -12,9 +12,15 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT, TRUNCATED
 from sie_triton.models.families.qwen3_vl_embedding import plan_of, read
 from sie_triton.models.families.qwen3_vl_reranker import PAIR_SIZES, Qwen3VLRerankerOptions
-from sie_triton.models.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
-from sie_triton.models.inputs.base import Frame, Processor
-from sie_triton.models.inputs.patch_resizing import patched_size
+from sie_triton.models.families.shared.pages.chat_reader import (
+    AFTER,
+    BEFORE,
+    PICTURE,
+    ChatReader,
+    ConversationProcessor,
+    check_text,
+)
+from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.tokenizer import packed_ids
 
 INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
@@ -22,7 +28,6 @@ JUDGE = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
     'Note that the answer can only be "yes" or "no".'
 )
-NOTHING = "NULL"
 
 
 class RerankQuery:
@@ -41,23 +46,16 @@ class RerankQuery:
         return self._instruction, self.query, element
 
 
-class PairProcessor(Processor):
-    prepares = True
-
+class PairProcessor(ConversationProcessor):
     def __init__(self, reader: ChatReader, instruction: str) -> None:
-        self._reader, self._instruction = reader, instruction or INSTRUCTION
+        super().__init__(reader)
+        self._instruction = instruction or INSTRUCTION
 
     def frame(self, part: Part) -> Frame:
         given = part.instruction or self._instruction
         check_text(given, "parameter instruction")
         check_text(part.query.get(TEXT.name, ""), "query")
         return RerankQuery(given, part.query, self._reader.prepared)
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
-
-    def prepare(self, element: Any) -> Any:
-        return self._reader.prepared(element)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         pairs = [[query.get(IMAGE.name), item.get(IMAGE.name)] for _, query, item in framed]
@@ -76,10 +74,9 @@ class PairProcessor(Processor):
             PAIR_SIZES.name: Ragged(np.array(sizes, np.int32).reshape(-1, 4)),
         }
 
-    def page(self, height: int, width: int) -> Features:
-        """Return the features of one white page of this size, with a query of one word."""
-        white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
-        return self.encode([(INSTRUCTION, {TEXT.name: "page"}, {IMAGE.name: white})])
+    def page(self) -> Features:
+        """Return the features of one white page, with a query of one word."""
+        return self.encode([(INSTRUCTION, {TEXT.name: "page"}, self.white_page)])
 
 
 def question(instruction: str, query: str, item: str) -> str:
@@ -93,7 +90,7 @@ def shown(item: Any, shorten: Callable[[str], str]) -> str:
     >>> shown({"text": "ab"}, lambda text: text[:1]), shown({"text": ""}, str)
     ('a', 'NULL')
     """
-    return f"{PICTURE if IMAGE.name in item else ''}{shorten(item.get(TEXT.name, ''))}" or NOTHING
+    return f"{PICTURE if IMAGE.name in item else ''}{shorten(item.get(TEXT.name, ''))}" or "NULL"
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PairProcessor:

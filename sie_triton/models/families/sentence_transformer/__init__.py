@@ -22,8 +22,6 @@ MEANINGS = ("an embedding model (sentence_transformer)", "a reranker (llm_rerank
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "last_token", "last"]
 
-LAST = ("last", "last_token")
-
 
 @dataclass(frozen=True)
 class PoolingOptions(Options):
@@ -35,7 +33,7 @@ class PoolingOptions(Options):
         """Return the pooling to use. That of the checkpoint takes precedence; a difference is logged."""
         if self.pooling is None:
             return files.pooling
-        asked = ("lasttoken",) if self.pooling in LAST else (self.pooling,)
+        asked = ("lasttoken",) if self.pooling in ("last", "last_token") else (self.pooling,)
         if not files.is_declared or asked == files.pooling:
             return asked
         kept = " and ".join(files.pooling)
@@ -56,18 +54,13 @@ def log_normalize(profiles: Sequence[Profile], files: SentenceTransformerFiles) 
 
 @dataclass(frozen=True)
 class DenseOptions(PoolingOptions):
-    """Options of dense models.
+    """Options of dense models."""
 
-    `causal`, or `is_causal` in `forward_kwargs`, False lets every token attend to its whole item, even in a decoder.
-    `dense_projection_path` is the directory of the Dense layer, for checkpoints with several; `dense_dim` is the size
-    of its vectors. With `append_eos`, texts end with the tokenizer's end token, even if it adds none itself.
-    """
-
-    causal: bool | None = None
+    causal: bool | None = None  # False: every token attends to its whole item, even in a decoder
     forward_kwargs: dict[Literal["is_causal"], bool] | None = None
-    dense_projection_path: str | None = None
-    dense_dim: int | None = None
-    append_eos: bool | None = None
+    dense_projection_path: str | None = None  # directory of the Dense layer, for checkpoints with several
+    dense_dim: int | None = None  # of its vectors
+    append_eos: bool | None = None  # texts end with the tokenizer's end token, even if it adds none itself
 
     @property
     def is_causal(self) -> bool | None:

@@ -47,7 +47,6 @@ class SentenceTransformerAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SentenceTransformerAdapter:
-    """Load a sentence-transformers directory; raise LoadError saying what in it cannot be used."""
     options = DenseOptions.of(spec)
     files = SentenceTransformerFiles.read(directory, options.dense_projection_path)
     if options.dense_dim not in (None, files.dim):

@@ -23,5 +23,4 @@ class RemoteDense(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteDense:
-    """Load the small files; raise LoadError saying what in them cannot be used."""
     return RemoteDense(engine.encoder(), TextFiles.read(directory), spec.dims["dense"])

@@ -19,14 +19,14 @@ CLASS_NAMES = Tensor(
     "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", NAME_LENGTHS.name
 )
 
-SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
+MULTI_LABEL = "multi-label"
 
 THRESHOLD = threshold(0)
 IS_MULTI = Parameter("multi_label", bool, doc="whether several classes may apply to one text")
 TYPE = Parameter(
     "classification_type",
     str,
-    (SINGLE_LABEL, MULTI_LABEL),
+    ("single-label", MULTI_LABEL),
     doc="multi-label if several classes may apply to one text; parameter multi_label overrides it",
 )
 

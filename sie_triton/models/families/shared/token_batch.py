@@ -1,7 +1,5 @@
 """Access to the features of text families in a batch."""
 
-import numpy as np
-
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch
 from sie_triton.contract.arrays import Ints
@@ -22,8 +20,7 @@ def prompt_tokens(batch: Batch) -> Ints:
 
 def separate(batch: Batch) -> list[Ints]:
     """Return the input_ids of each item, int32 [tokens]."""
-    input_ids, lengths = tokens(batch)
-    return np.split(input_ids, np.cumsum(lengths)[:-1])
+    return batch.features[INPUT_IDS.name].split()
 
 
 def limits_of(files: TextFiles) -> dict[str, int]:

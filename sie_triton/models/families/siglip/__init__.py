@@ -5,17 +5,116 @@ text → tokens, padded to the model's length → text transformer → state of 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 
+from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.open_clip import is_open_clip
-from sie_triton.checkpoints.towers import model_type, model_type_file
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.naflex import NaflexPlan
+from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
+from sie_triton.checkpoints.positions import UNLIMITED
+from sie_triton.checkpoints.special_tokens import special_token
+from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, model_type, model_type_file, most_tokens
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.shared.towers.options import TowerOptions
-from sie_triton.models.families.siglip.files import ANY_SHAPE, ONE_SIZE, SiglipFiles
+from sie_triton.models.families.shared.towers import TowerOptions
+
+ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
+
+# Tokenizers that clean texts, whatever tokenizer.json says. Every ANY_SHAPE model has the second.
+CLEANING = {"SiglipTokenizer": "siglip", "Siglip2Tokenizer": "siglip2"}
+# Tokenizers that pad on the left unless tokenizer_config.json says otherwise.
+PAD_LEFT = ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast")
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedTexts:
+    """Padding of texts: all become `length` tokens, and the model reads the padding `token` too."""
+
+    length: int
+    token: str
+    on_left: bool
+    cleaning: str  # key of STEPS in processor.py, applied before the steps in tokenizer.json; empty: none
+
+
+@dataclass(frozen=True, slots=True)
+class SiglipFiles:
+    """Files of a SigLIP model. An image becomes at most `num_patches`."""
+
+    directory: Path
+    config: Fields
+    dim: int
+    texts: PaddedTexts
+    plan: ImagePlan | NaflexPlan
+    num_patches: int
+
+    @classmethod
+    def read(cls, directory: Path) -> "SiglipFiles":
+        if is_open_clip(directory):
+            found = OpenClipFiles.read(directory)
+            return cls.of(directory, found.config, found.plan, UNLIMITED, found.cleaning)
+        home = home_of(directory)
+        config = read_fields(home / "config.json")
+        if config.text("model_type") == ONE_SIZE:
+            plan: ImagePlan | NaflexPlan = ImagePlan.read(home, "SiglipImageProcessor")
+        else:
+            plan = NaflexPlan.read(home)
+        return cls.of(home, config, plan, most_tokens(home))
+
+    @classmethod
+    def of(
+        cls, home: Path, config: Fields, plan: ImagePlan | NaflexPlan, most: int, cleaning: str = ""
+    ) -> "SiglipFiles":
+        """Check the settings; `most` limits a text's tokens in addition to the model's own limit."""
+        text, vision = config.fields("text_config"), config.fields("vision_config")
+        check_tower(text)
+        check_tower(vision)
+        width = text.integer("hidden_size", 768)
+        dims = (
+            text.integer("projection_size", width, least=1, most=LIMITS.max_width),
+            vision.integer("hidden_size", 768),
+        )
+        if dims[0] != dims[1]:
+            message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}, which cannot be compared"
+            raise LoadError(message, "unsupported")
+        if not vision.flag("vision_use_head", True):
+            message = f"{vision.where}: vision_use_head false: there is no layer that makes one vector of an image"
+            raise LoadError(message, "unsupported")
+        texts = _texts(home, config, min(most, text.integer("max_position_embeddings", 64, least=2)), cleaning)
+        return cls(home, config, dims[0], texts, plan, _num_patches(home, vision, plan))
+
+
+def _num_patches(home: Path, vision: Fields, plan: ImagePlan | NaflexPlan) -> int:
+    """Return the maximum number of patches; raise LoadError if images do not have the size that the model reads."""
+    side = vision.integer("patch_size", 16, least=1)
+    if isinstance(plan, ImagePlan):
+        size = vision.integer("image_size", 224, least=1)
+        check_shape(home, plan, size)
+        return (size // side) ** 2
+    if plan.patch_size != side:
+        message = f"{home}: images are cut into patches of {plan.patch_size} pixels, but config.json needs {side}"
+        raise LoadError(message, "unsupported")
+    positions = vision.integer("num_patches", 256, least=1)
+    if isqrt(positions) ** 2 != positions:
+        raise LoadError(f"{vision.where}: num_patches: must be a square (given {positions})", "corrupt")
+    return plan.max_num_patches
+
+
+def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedTexts:
+    settings = read_fields(home / "tokenizer_config.json", required=False)
+    kind = "Siglip2Tokenizer" if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
+    usual = "left" if kind in PAD_LEFT else "right"
+    return PaddedTexts(
+        length=length,
+        token=special_token(home, "pad_token"),
+        on_left=settings.text("padding_side", usual) == "left",
+        cleaning=cleaning or CLEANING.get(kind, ""),
+    )
 
 
 class Siglip(Family):

@@ -13,9 +13,9 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
-from sie_triton.engines.torch.vision import PooledVisionTower
+from sie_triton.engines.torch.tower import PooledVisionTower
 from sie_triton.models.families.shared.towers.adapter import TowerAdapter, towers
-from sie_triton.models.families.siglip.files import SiglipFiles
+from sie_triton.models.families.siglip import SiglipFiles
 
 
 class SiglipAdapter(TowerAdapter):

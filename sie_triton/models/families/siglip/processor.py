@@ -9,8 +9,9 @@ from tokenizers import Regex, Tokenizer, normalizers
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.shared.towers.processor import TowerProcessor
-from sie_triton.models.families.siglip.files import SiglipFiles
-from sie_triton.models.inputs.pixels import resized, resized_for_patches
+from sie_triton.models.families.siglip import SiglipFiles
+from sie_triton.models.inputs.patch_resizing import resized_to
+from sie_triton.models.inputs.pixels import resized
 from sie_triton.models.inputs.tokenizer import after, open_tokenizer, padding, truncating
 
 _SPACES = (normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip())
@@ -29,10 +30,7 @@ STEPS: Mapping[str, Sequence[normalizers.Normalizer]] = {
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files.
-
-    Texts are truncated to the model file's limit, then padded to the checkpoint's length.
-    """
+    """Load the processor: texts are truncated to the model file's limit, then padded to the checkpoint's length."""
     files = SiglipFiles.read(directory)
     texts, plan = files.texts, files.plan
     tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, texts.length))
@@ -40,8 +38,12 @@ def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
     cleaning(tokenizer, texts.cleaning)
     if isinstance(plan, ImagePlan):
         return TowerProcessor(tokenizer, partial(resized, plan=plan), lambda _: files.num_patches, spec.runtime)
-    resize = partial(resized_for_patches, plan=plan)
-    return TowerProcessor(tokenizer, resize, lambda pixels: plan.num_patches(*pixels.shape[:2]), spec.runtime)
+    return TowerProcessor(
+        tokenizer,
+        lambda image: resized_to(image, plan.shape(image.height, image.width), plan.resample),
+        lambda pixels: plan.num_patches(*pixels.shape[:2]),
+        spec.runtime,
+    )
 
 
 def cleaning(tokenizer: Tokenizer, way: str) -> Tokenizer:

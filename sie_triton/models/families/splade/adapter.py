@@ -124,7 +124,6 @@ def load_idf(directory: Path, size: int) -> torch.Tensor:
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SpladeAdapter:
-    """Load a SparseEncoder directory; raise LoadError saying what in it cannot be used."""
     files = SparseEncoderFiles.read(directory)
     head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))
     encoder = engine.encoder(head.encoder)

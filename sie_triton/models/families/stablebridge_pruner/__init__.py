@@ -18,10 +18,21 @@ from annotated_types import Ge, MinLen
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
 from sie_triton.checkpoints.files import has_file, inside, only_pickled
 from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows, place
-from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS, Tensor
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options, Recognised, TextFamily
-from sie_triton.models.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE
+
+PASSAGE_LENGTHS = Tensor("passage_lengths", "INT32", (-1,), "[pieces] passage tokens per piece")
+PASSAGE = Tensor(
+    "passage",
+    "INT32",
+    (-1, 4),
+    "[tokens, 4] index in the piece, index in the passage, start and end in the text",
+    PASSAGE_LENGTHS.name,
+    0,
+)
+KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] scores of the passage tokens", PASSAGE_LENGTHS.name)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,23 +40,17 @@ PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="minimum s
 HIGHLIGHT = Parameter(
     "highlight_threshold", float, minimum=0, maximum=1, doc="minimum score of highlighted text; default 0.9"
 )
-USUAL_PRUNE, USUAL_HIGHLIGHT = 0.6, 0.9
 
 # A span gets the highest label whose threshold its tokens reach.
 KINDS = ("pruned", "kept", "highlight")
-HEADS = ("best", "pruning_head")
 
 
 @dataclass(frozen=True)
 class PrunerOptions(Options):
-    """Options of the pruner.
+    """Options of the pruner. Sizes that are None are those of the files."""
 
-    `pruning_head_file` is in the model's directory, or in the local directory `pruning_head_path`; as safetensors, or
-    converted to them. Sizes that are None are those of the files.
-    """
-
-    pruning_head_path: str = ""
-    pruning_head_file: Annotated[str, MinLen(1)] = "best.pt"
+    pruning_head_path: str = ""  # a local directory that may have the file, beside the model's
+    pruning_head_file: Annotated[str, MinLen(1)] = "best.pt"  # as safetensors, or converted to them
     hidden_size: Annotated[int, Ge(1)] | None = None
     intermediate_size: Annotated[int, Ge(1)] | None = None
 
@@ -60,7 +65,7 @@ def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findi
     spans = tokens[first, 2:]
     is_read = spans[:, 1] > 0
     spans, scores = spans[is_read], scores[is_read]
-    least = [float(options.get(PRUNE.name, USUAL_PRUNE)), float(options.get(HIGHLIGHT.name, USUAL_HIGHLIGHT))]
+    least = [float(options.get(PRUNE.name, 0.6)), float(options.get(HIGHLIGHT.name, 0.9))]
     kinds = np.where(scores >= least[1], 2, np.where(scores >= least[0], 1, 0))
     found = [
         Entity(int(spans[a, 0]), int(spans[a:b, 1].max()), KINDS[kinds[a]], float(scores[a:b].mean(dtype=np.float64)))
@@ -111,7 +116,7 @@ class StablebridgePruner(TextFamily):
     options = PrunerOptions
     takes_loras = True
     reference_adapters = ("stablebridge_pruner:StablebridgePrunerAdapter",)
-    files = tuple(f"{name}.{suffix}" for name in HEADS for suffix in ("pt", "safetensors"))
+    files = tuple(f"{name}.{suffix}" for name in ("best", "pruning_head") for suffix in ("pt", "safetensors"))
 
     def recognise(self, directory: Path) -> Recognised | None:
         named = next((name for name in self.files if has_file(directory / name)), None)

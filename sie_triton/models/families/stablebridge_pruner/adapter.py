@@ -21,8 +21,13 @@ from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.families.stablebridge_pruner import PrunerOptions, head_file
-from sie_triton.models.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE, PASSAGE_LENGTHS
+from sie_triton.models.families.stablebridge_pruner import (
+    KEEP_SCORES,
+    PASSAGE,
+    PASSAGE_LENGTHS,
+    PrunerOptions,
+    head_file,
+)
 
 # Names of the head's layers; training runs may have saved them with a prefix.
 FIRST, SECOND = "classifier.0.", "classifier.3."

@@ -10,7 +10,7 @@ import tokenizers
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.models.families.stablebridge_pruner.tensors import PASSAGE
+from sie_triton.models.families.stablebridge_pruner import PASSAGE
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
 from sie_triton.models.inputs.windows import TextWindow, WindowProcessor, packed, windows
@@ -18,14 +18,10 @@ from sie_triton.models.inputs.words import PromptedTexts
 
 
 class Query(NamedTuple):
-    """The query's tokens.
-
-    With `is_scored`, the passage is read once, and truncated if it is too long; otherwise it is read in windows, and
-    its tokens are scored.
-    """
+    """The query's tokens."""
 
     ids: Ints
-    is_scored: bool
+    is_scored: bool  # the passage is read once, truncated if it is too long; else in windows, and its tokens are scored
 
 
 class PassageTokenizer(WindowProcessor):

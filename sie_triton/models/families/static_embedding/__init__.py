@@ -5,15 +5,95 @@ text → tokens → rows of the table → mean → dense
 No transformer runs, so a text costs microseconds on a CPU.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from sie_triton.checkpoints.files import first_line, has_file, read_fields
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.modules import (
+    check_one_way,
+    check_saved_as,
+    default_prompt,
+    modules_of,
+    normalizes,
+    only,
+    prompts_of,
+    saved_settings,
+)
+from sie_triton.checkpoints.special_tokens import MAX_BYTES
 from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.spec import ANY_LENGTH
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.static_embedding.files import MODULE, MODULES, WEIGHTS, StaticFiles, is_static, table_of
 from sie_triton.models.inputs.prompt import own_prompt
+
+MODULE, NORMALIZE = "StaticEmbedding", "Normalize"
+MODULES, WEIGHTS = "modules.json", "model.safetensors"
+
+# Names of the table, float [tokens, dim]: as the library saves it, and as model2vec does.
+TABLES = ("embedding.weight", "embeddings")
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFiles:
+    """Small files of a static model."""
+
+    directory: Path  # of the weights and tokenizer.json
+    normalize: bool  # before a vector is cut
+    most: int  # entries of a vector
+    longest: int  # number of tokens at which tokenizer.json truncates a text
+    prompts: dict[str, str]
+    default_prompt: str
+
+    @classmethod
+    def read(cls, directory: Path) -> "StaticFiles":
+        kinds = modules_of(directory)
+        check_one_way(kinds, directory)
+        names = [kind for kind, _ in kinds]
+        if names not in ([MODULE], [MODULE, NORMALIZE]):
+            chain = " → ".join(names)
+            message = f"modules.json in {directory}: {chain} cannot be served; supported is {MODULE} → {NORMALIZE}"
+            raise LoadError(message, "unsupported")
+        check_saved_as(directory, ("SentenceTransformer",))
+        home = only(kinds, (MODULE,), directory)
+        truncation = read_fields(home / "tokenizer.json", most=MAX_BYTES).fields("truncation")
+        saved = saved_settings(directory)
+        prompts = prompts_of(saved)
+        return cls(
+            home,
+            NORMALIZE in names and normalizes(kinds[-1][1]),
+            saved.integer("truncate_dim", LIMITS.max_width, least=1),
+            truncation.integer("max_length", least=1) if truncation.values else ANY_LENGTH,
+            prompts,
+            default_prompt(saved, prompts),
+        )
+
+
+def is_static(directory: Path) -> bool:
+    return has_file(directory / MODULES) and MODULE in [kind for kind, _ in modules_of(directory)]
+
+
+def table_of(directory: Path) -> tuple[str, int, int]:
+    """Return name and shape of the table; raise LoadError if the weights are missing or are something else."""
+    from safetensors import SafetensorError, safe_open
+
+    path = directory / WEIGHTS
+    try:
+        with safe_open(path, "numpy") as file:
+            known = set(file.keys())
+            names = [name for name in TABLES if name in known]
+            shape = list(file.get_slice(names[0]).get_shape()) if names else []
+    except (OSError, SafetensorError) as exc:
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
+    # Tensors beside the table in model2vec's files of quantized vocabularies.
+    if unread := known.intersection(("mapping", "weights")):
+        message = f"{path}: {', '.join(sorted(unread))}: quantized vocabularies cannot be served"
+        raise LoadError(f"{message}; save the model without vocabulary quantization", "unsupported")
+    if len(shape) != 2:
+        raise LoadError(f"{path}: must have one of {', '.join(TABLES)}, [tokens, dim]", "corrupt")
+    return names[0], shape[0], shape[1]
 
 
 class StaticEmbedding(Family):

@@ -15,7 +15,7 @@ from sie_triton.engines import Encoder, Engine
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.families.static_embedding.files import WEIGHTS, StaticFiles, table_of
+from sie_triton.models.families.static_embedding import WEIGHTS, StaticFiles, table_of
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
 # Number of rows that are gathered at once; a text may have millions of tokens.
@@ -56,7 +56,6 @@ def means(table: Floats, ids: Ints, lengths: Ints) -> Floats:
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> StaticAdapter:
-    """Load the table; raise LoadError saying what in the directory cannot be used."""
     files = StaticFiles.read(directory)
     name, num_rows, dim = table_of(files.directory)
     num_tokens = open_tokenizer(files.directory).get_vocab_size()

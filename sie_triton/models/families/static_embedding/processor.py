@@ -8,7 +8,7 @@ import tokenizers
 
 from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.models.families.static_embedding.files import StaticFiles
+from sie_triton.models.families.static_embedding import StaticFiles
 from sie_triton.models.inputs import Frame, Processor
 from sie_triton.models.inputs.cutting import kept
 from sie_triton.models.inputs.prompt import prompt_of

@@ -13,8 +13,6 @@ from sie_triton.models.inputs.limits import LIMITS, InputLimits
 from sie_triton.models.inputs.pdf.draw import ENCRYPTED, HEAD, NUMBER, UNCONFINED
 from sie_triton.system.processes.confined import start
 
-# Start of the header, and the bytes that may precede it.
-MARK, BEFORE = b"%PDF-", b"\xef\xbb\xbf \t\r\n\0"
 LOOKED_AT = 1024
 
 
@@ -29,8 +27,8 @@ class Drawing:
 
 
 def is_pdf(content: bytes) -> bool:
-    """True if the content begins like a PDF."""
-    return content[:LOOKED_AT].lstrip(BEFORE).startswith(MARK)
+    """True if the content begins like a PDF: with its header, which a mark of UTF-8 and spaces may precede."""
+    return content[:LOOKED_AT].lstrip(b"\xef\xbb\xbf \t\r\n\0").startswith(b"%PDF-")
 
 
 class PdfDocument:

@@ -15,12 +15,11 @@ from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.server.companions import fork_servers
 from sie_triton.settings import read_settings
 from sie_triton.system.processes.channel import LARGE_BYTES, Channel
-from sie_triton.system.processes.fork_server import fork, fork_server_directory, fork_server_ids
+from sie_triton.system.processes.fork_server import PID, WAITING, fork, fork_server_directory, fork_server_ids
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.pids import parent_of
 from sie_triton.system.processes.supervisor import Companion
 from tests.process.system.processes.test_channel import same
-from tests.server.test_own_family import mapped
 from tests.support.controller import wait_for
 from tests.support.environments import (
     ARRAYS,
@@ -30,6 +29,7 @@ from tests.support.environments import (
     declare,
     linked,
     loader_of,
+    mapped,
     save_arrays,
     spec_of,
 )
@@ -163,6 +163,15 @@ def test_a_lazy_fork_server_imports_at_its_first_request(empty, tmp_path):
         assert child.status == 0
         assert "_decimal" in mapped(companion.pid)
     assert child.wait(0)
+
+
+@pytest.mark.parametrize(("engines", "is_lazy"), [(("remote", "my:Engine"), True), (("remote", "torch"), False)])
+def test_the_fork_server_imports_at_once_if_a_model_needs_it(tmp_path, tiny_directory, engines, is_lazy):
+    settings = read_settings(data_dir=tmp_path, device="cpu")
+    spec = spec_of(tiny_directory, "", tmp_path)
+    with fork_servers(settings, [replace(spec, engine=engine) for engine in engines]):
+        wait_for((settings.status_dir / PID).exists)
+        assert ((settings.status_dir / PID).read_text().split()[-1] == WAITING) is is_lazy
 
 
 def test_each_environment_that_needs_torch_has_a_fork_server(arrays, tmp_path, tiny_directory):

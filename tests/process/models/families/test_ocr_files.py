@@ -14,7 +14,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
 from sie_triton.models.families.glm_ocr import TASKS
-from sie_triton.models.families.lighton_ocr.files import LightOnFiles
+from sie_triton.models.families.lighton_ocr import LightOnFiles
 from sie_triton.models.families.shared.ocr.tasks import Tasks
 from tests.support import ocr
 from tests.support.ocr import Library, asked

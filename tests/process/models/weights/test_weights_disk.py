@@ -13,10 +13,10 @@ from huggingface_hub import constants
 from sie_triton.contract.spec import Runtime
 from sie_triton.models.weights import loadable
 from sie_triton.models.weights.conversions import conversions
-from sie_triton.models.weights.disk import DiskCache, graphs_record
+from sie_triton.models.weights.disk import DiskCache
 from sie_triton.models.weights.entries import entries
 from sie_triton.models.weights.limits import LIMITS
-from sie_triton.models.weights.uses import Uses, last_use
+from sie_triton.models.weights.uses import Uses, last_use, record_beside
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.status import StatusWriter
 from tests.support.hub import BIG, MODEL, load
@@ -136,8 +136,8 @@ def test_graphs_leave_too(disk):
     (disk.directory / "data" / "graphs" / "old" / "graph.onnx").write_bytes(BIG)
     os.utime(disk.directory / "data" / "graphs" / "old", (1, 1))
     with Uses() as uses:
-        uses.hold(graphs_record(disk.directory / "data" / "graphs" / "old"))
-        os.utime(graphs_record(disk.directory / "data" / "graphs" / "old"), (1, 1))
+        uses.hold(record_beside(disk.directory / "data" / "graphs" / "old"))
+        os.utime(record_beside(disk.directory / "data" / "graphs" / "old"), (1, 1))
         assert [name[:5] for name in disk.cache(70).make_room()] == ["org/c"]
     assert disk.cache(50).make_room() == ["graphs of old"]
     assert list((disk.directory / "data" / "graphs").iterdir()) == []

@@ -184,11 +184,11 @@ def test_a_failed_pass_leaves_the_worker_alive(worker):
     assert worker.forward(SMALL, 1)["dense"].shape == (2, 64)
 
 
-def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, deaths):
-    before = psutil.Process().children()
+def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, fork_server_directory, deaths):
+    before = psutil.Process().children(recursive=True)
     with pytest.raises(LoadError, match=r"modules.json|config.json"):
-        WorkerHandle(order(tmp_path), deaths.append, **LIMITS)
-    assert psutil.Process().children() == before
+        WorkerHandle(order(tmp_path, fork_server_directory), deaths.append, **LIMITS)
+    assert psutil.Process().children(recursive=True) == before
     assert deaths == []
 
 
@@ -236,6 +236,16 @@ def test_no_request_is_lost_when_the_worker_dies(stage, sent):
     assert stage.status.record["worker_pid"] == stage._loaded.pid
     assert stage.status.record["num_replaced"] == 1
     assert stage.status.record["state"] == RESIDENT
+
+
+def test_a_pass_over_the_time_limit_fails_its_request_and_the_next_has_another_worker(stage, monkeypatch):
+    before = stage._loaded.pid
+    monkeypatch.setattr(stage._loaded, "_timeout_s", 0.0)
+    ended, answered = (run(stage, [tokens([1000])])[0] for _ in range(2))
+    assert isinstance(ended, ModelError)
+    assert answered["dense"].shape == (1, 64)
+    assert stage._loaded.pid != before
+    assert stage._loaded._timeout_s == Runtime.forward_timeout_s
 
 
 def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeypatch):

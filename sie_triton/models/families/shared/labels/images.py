@@ -22,13 +22,10 @@ P = TypeVar("P")
 
 
 class LabelledImage(NamedTuple):
-    """An image as the model reads it.
+    """An image as the model reads it."""
 
-    `pixels` are [height, width, 3]; `size` is height and width of the client's image, upright.
-    """
-
-    pixels: npt.NDArray[Any]
-    size: tuple[int, int]
+    pixels: npt.NDArray[Any]  # [height, width, 3]
+    size: tuple[int, int]  # height and width of the client's image, upright
 
 
 class LabelledImages(Processor, Generic[P]):

@@ -13,7 +13,7 @@ from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import StopAtDeadline
 from sie_triton.engines.torch.page_writer import PageWriter
-from sie_triton.models.families.shared.ocr.family import MARKDOWN
+from sie_triton.models.families.shared.ocr import MARKDOWN
 from sie_triton.models.families.shared.readers.adapter import SAMPLE_TOKENS, USUAL_TOKENS, ReaderAdapter
 from sie_triton.models.families.shared.readers.processor import MAX_BEAMS, MAX_NEW_TOKENS, NEW_TOKENS
 from sie_triton.models.inputs.features import join

@@ -12,6 +12,7 @@ from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.processor import PATCHES_PER_TOKEN
 from sie_triton.models.families.shared.readers.processor import (
     NamedImage,
@@ -27,25 +28,17 @@ from sie_triton.models.inputs.tokenizer import open_tokenizer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
-# on a CPU.
-PAGE = (448, 336)
-
 # In characters. The models read more, but other requests wait while a prompt is tokenized.
 MAX_INSTRUCTION = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of images.
+    """Sizes of images."""
 
-    `size` maps height and width of an image to those that the model reads, for resizing with Pillow's filter
-    `resample`. `counts` maps these to the number of patches and of tokens.
-    """
-
-    size: Callable[[int, int], tuple[int, int]]
-    counts: Callable[[int, int], tuple[int, int]]
-    resample: int
+    size: Callable[[int, int], tuple[int, int]]  # height and width → those that the model reads
+    counts: Callable[[int, int], tuple[int, int]]  # these → numbers of patches and of tokens
+    resample: int  # Pillow's filter
 
 
 class OcrProcessor(ReaderProcessor):

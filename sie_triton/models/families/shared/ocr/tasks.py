@@ -32,15 +32,11 @@ class PatchFiles:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Tasks of a model.
+    """Tasks of a model."""
 
-    `prompts` maps the name of a task to its prompt. `usual` is the default task, `default_prompt` the prompt that
-    replaces its own; empty replaces none.
-    """
-
-    prompts: Mapping[str, str]
-    usual: str
-    default_prompt: str = ""
+    prompts: Mapping[str, str]  # name of a task → its prompt
+    usual: str  # the default task
+    default_prompt: str = ""  # replaces that of the default task; empty: none
 
     def check(self) -> "Tasks":
         """Raise LoadError if the default task is unknown."""

@@ -1,1 +1,27 @@
 """Language models that read pages as images."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.models.families.base import Family, Options
+
+# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
+# on a CPU.
+PAGE = (448, 336)
+
+
+@dataclass(frozen=True)
+class PageOptions(Options):
+    """Options of page families."""
+
+    muvera_config: dict[str, Any] | None = None  # default of a profile's `runtime.muvera`
+    token_dim: int | None = None  # without effect: the checkpoint gives the size
+    normalize: bool | None = None  # without effect: vectors always have unit length
+
+
+class PageFamily(Family):
+    inputs = ("text", "image")
+    outputs = (ENCODE_OUTPUTS["multivector"],)
+    score_modes = ("maxsim",)
+    options = PageOptions

@@ -1,6 +1,7 @@
 """Conversations with images → tokens and pixels. No torch."""
 
 import unicodedata
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,13 +9,16 @@ import numpy as np
 
 from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.contract import Features
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import InputError, LoadError
+from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.processor import PATCHES_PER_TOKEN, whole_tokenizer
+from sie_triton.models.inputs.base import Processor
 from sie_triton.models.inputs.cutting import beginning
 from sie_triton.models.inputs.images import ImageFile, ImageReader
-from sie_triton.models.inputs.patch_resizing import resized_for_patches
+from sie_triton.models.inputs.patch_resizing import patched_size, resized_for_patches
 from sie_triton.models.inputs.pixels import Bytes
 
 # The form of Qwen's chat templates.
@@ -87,6 +91,30 @@ class ChatReader:
         for place, count in zip(reversed(places), reversed(counts), strict=True):
             whole[place : place + 1] = [self._image_token] * count
         return whole, end > kept
+
+
+class ConversationProcessor(Processor):
+    """Base of processors that write conversations with images."""
+
+    prepares = True
+
+    def __init__(self, reader: ChatReader) -> None:
+        self._reader = reader
+
+    def is_slow(self, element: Any) -> bool:
+        return IMAGE.name in element
+
+    def prepare(self, element: Any) -> Any:
+        return self._reader.prepared(element)
+
+    @abstractmethod
+    def page(self) -> Features:
+        """Return the features of one white page; for measuring."""
+
+    @property
+    def white_page(self) -> Any:
+        """An item that is one white page, prepared."""
+        return {IMAGE.name: np.full((*patched_size(*PAGE, self._reader.plan), 3), 255, np.uint8)}
 
 
 def check_text(text: str, field: str, what: str = "") -> None:

@@ -16,7 +16,7 @@ from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.token_batch import tokens
 
 # Names of the projection in colpali-engine and in transformers.
-PROJECTION, PROJECTION_OF_TRANSFORMERS = "custom_text_proj", "embedding_proj_layer"
+PROJECTION = "custom_text_proj"
 
 
 class MultimodalAdapter(Adapter):
@@ -78,7 +78,7 @@ class UnitVectors:
         self._encoder = encoder
         self._layers = torch.nn.ModuleDict({PROJECTION: projection})
         encoder.loras.model.heads.append(self._layers)
-        encoder.loras.model.aliases[PROJECTION_OF_TRANSFORMERS] = PROJECTION
+        encoder.loras.model.aliases["embedding_proj_layer"] = PROJECTION
 
     def __call__(self, hidden: torch.Tensor, lengths: Ints) -> Rows:
         with self._encoder.loras.over(lengths.tolist()):

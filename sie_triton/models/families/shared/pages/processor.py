@@ -62,7 +62,11 @@ class PageProcessor(TextOrImage):
         images = [item.get(IMAGE.name) for item in framed]
         whole = [next(texts) if image is None else self._image_tokens(image) for image in images]
         cut = [image is None and len(of) > self._longest for image, of in zip(images, whole, strict=True)]
-        ids = [self._cut(of) if is_cut else of for of, is_cut in zip(whole, cut, strict=True)]
+        end = self._longest - self._num_after
+        ids = [
+            [*of[:end], *of[len(of) - self._num_after :]] if is_cut else of
+            for of, is_cut in zip(whole, cut, strict=True)
+        ]
         patches = [0 if image is None else self._counts(*image.shape[:2])[0] for image in images]
         read = [len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)]
         lengths = Ragged(np.array(read, np.int32))
@@ -83,9 +87,6 @@ class PageProcessor(TextOrImage):
         ]
         encodings = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False) if whole else []
         return [encoding.ids for encoding in encodings]
-
-    def _cut(self, ids: Sequence[int]) -> Sequence[int]:
-        return [*ids[: self._longest - self._num_after], *ids[len(ids) - self._num_after :]]
 
 
 def whole_tokenizer(directory: Path) -> tokenizers.Tokenizer:

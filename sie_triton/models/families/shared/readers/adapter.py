@@ -61,7 +61,9 @@ class ReaderAdapter(Adapter):
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        prompts, images = self._prompts(batch.features), self.images(batch.features)
+        prompts, images = batch.features[INPUT_IDS.name].split(), self.images(batch.features)
+        if not all(map(len, prompts)):
+            raise ValueError("an item must have a prompt")
         new_tokens = batch.features[NEW_TOKENS.name].values.tolist()
         beams = [num_beams(options) for options in batch.options] or [1] * len(prompts)
         alike: dict[tuple[int, int, int], list[int]] = {}
@@ -79,13 +81,6 @@ class ReaderAdapter(Adapter):
             GENERATED.name: np.frombuffer(b"".join(texts), np.uint8),
             GENERATED_LENGTHS.name: np.array(list(map(len, texts)), np.int32),
         }
-
-    def _prompts(self, features: Features) -> list[Ints]:
-        ids, lengths = features[INPUT_IDS.name]
-        assert lengths is not None
-        if not lengths.all():
-            raise ValueError("an item must have a prompt")
-        return np.split(ids, np.cumsum(lengths)[:-1])
 
 
 class OneSizeAdapter(ReaderAdapter):

@@ -17,6 +17,7 @@ from sie_triton.contract import Features, Parameter, ParameterValue, Part, Ragge
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import READ, Tensor
 from sie_triton.errors import InputError
+from sie_triton.models.families.base import Options
 from sie_triton.models.inputs.base import Processor
 from sie_triton.models.inputs.images import ImageFile, ImageReader
 from sie_triton.models.inputs.pixels import packed_pixels
@@ -52,6 +53,17 @@ BEAMS_PARAMETER = Parameter(
     "num_beams", int, minimum=1, maximum=MAX_BEAMS, doc="number of beams in beam search; default 1"
 )
 READER_PARAMETERS = (TASK_PARAMETER, NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
+
+
+# Generated words have no score.
+CERTAIN = 1.0
+
+
+@dataclass(frozen=True)
+class TaskOptions(Options):
+    """Options of models with named tasks."""
+
+    default_task: str = ""  # of a request that names none; empty is the usual one
 
 
 def text_of(row: Rows) -> str:

@@ -1,1 +1,31 @@
 """Two transformers with one embedding space: one for texts, one for images."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.models.families.base import Options
+
+HUB, ON_THE_HUB = "hub://", "hf-hub:"
+
+
+@dataclass(frozen=True)
+class TowerOptions(Options):
+    """Options of CLIP and SigLIP."""
+
+    backend: Literal["transformers", "open_clip"] = "transformers"  # of SIE; here the checkpoint's files decide
+    open_clip_model_id: str = ""  # "hf-hub:org/name", which SIE reads in place of hf_id: the same repository
+    dense_dim: int | None = None  # equal to that of tasks
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        """See Family.refusals."""
+        where, asked = "profiles.default.adapter_options.loadtime", self.open_clip_model_id
+        repository = spec.weights.removeprefix(HUB).partition("@")[0]
+        if asked and spec.weights.startswith(HUB) and asked != f"{ON_THE_HUB}{repository}":
+            yield (
+                f"{where}.open_clip_model_id: must be {ON_THE_HUB}{repository}, like hf_id (given {asked}); hf_id "
+                "must name the repository whose weights are to be served"
+            )
+        if self.dense_dim not in (None, dim := spec.dims.get("dense")):
+            yield f"{where}.dense_dim: must be {dim}, like tasks.encode.dense.dim (given {self.dense_dim})"

@@ -16,7 +16,7 @@ from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, 
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
-from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.base import Adapter
 
 
@@ -59,15 +59,9 @@ class TowerAdapter(Adapter):
         is_image, shapes = sizes > 0, batch.features[IMAGE_SIZES.name].values
         if ((lengths > 0) == is_image).any() or not self._vision.takes(sizes[is_image], shapes[is_image]):
             raise ValueError("an item must be a text or an image")
-        found: list[tuple[Any, torch.Tensor]] = []
-        if len(ids):
-            found.append((lengths > 0, self.texts(ids, lengths[lengths > 0])))
-        if len(pixels):
-            found.append((is_image, self.images(pixels, shapes[is_image])))
-        rows = np.empty((len(lengths), found[0][1].shape[1]), np.float32)
-        for places, vectors in found:
-            rows[places] = vectors.float().cpu().numpy()
-        return {DENSE.name: rows}
+        texts = [self.texts(ids, lengths[lengths > 0])] if len(ids) else []
+        images = [self.images(pixels, shapes[is_image])] if len(pixels) else []
+        return in_place(is_image, texts, images)
 
     def _sample(self, lengths: Sequence[int]) -> Features:
         """Return images, since an image costs more than a text."""
@@ -80,6 +74,15 @@ class TowerAdapter(Adapter):
             PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
             IMAGE_SIZES.name: Ragged(np.tile(np.array([[height, width]], np.int32), (count, 1))),
         }
+
+
+def in_place(is_other: npt.NDArray[np.bool_], texts: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Rows:
+    """Return the vectors of all items in their order: those of texts, [texts, dim], and those of the others."""
+    found = [(~is_other, vectors) for vectors in texts] + [(is_other, vectors) for vectors in others]
+    rows = np.empty((len(is_other), found[0][1].shape[1]), np.float32)
+    for places, vectors in found:
+        rows[places] = vectors.float().cpu().numpy()
+    return {DENSE.name: rows}
 
 
 def towers(directory: Path, engine: TorchEngine) -> Any:

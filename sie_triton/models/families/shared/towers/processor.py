@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 
 from sie_triton.contract import Features, Ragged
@@ -25,13 +26,21 @@ class TowerProcessor(TextOrImage):
         self._tokenizer, self._image_length = tokenizer, image_length
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        texts = [i for i, item in enumerate(framed) if IMAGE.name not in item]
-        ids: list[Sequence[int]] = [()] * len(framed)
-        cut = np.zeros(len(framed), np.bool_)
-        encodings = encoded(self._tokenizer, [framed[i][TEXT.name] for i in texts]) if texts else []
-        for i, encoding in zip(texts, encodings, strict=True):
-            ids[i], cut[i] = encoding.ids, bool(encoding.overflowing)
         images = [item.get(IMAGE.name) for item in framed]
+        ids, cut = tokens_of_texts(self._tokenizer, framed)
         read = [len(of) if image is None else self._image_length(image) for image, of in zip(images, ids, strict=True)]
         lengths = Ragged(np.array(read, np.int32))
         return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_pixels(images)}
+
+
+def tokens_of_texts(
+    tokenizer: tokenizers.Tokenizer, items: Sequence[Any]
+) -> tuple[list[Sequence[int]], npt.NDArray[np.bool_]]:
+    """Return the tokens of each item, none of an item without a text, and whether they were truncated, bool [items]."""
+    ids: list[Sequence[int]] = [()] * len(items)
+    cut = np.zeros(len(items), np.bool_)
+    texts = [i for i, item in enumerate(items) if TEXT.name in item]
+    encodings = encoded(tokenizer, [items[i][TEXT.name] for i in texts]) if texts else []
+    for i, encoding in zip(texts, encodings, strict=True):
+        ids[i], cut[i] = encoding.ids, bool(encoding.overflowing)
+    return ids, cut

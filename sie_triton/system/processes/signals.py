@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -24,16 +24,26 @@ def ends_silently() -> Iterator[None]:
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Ended(Exception):
-    """A signal asked this process to end."""
+class Ended(BaseException):
+    """A signal asked this process to end. No handler of every Exception takes it: later signals are ignored."""
 
 
 @contextmanager
-def until_signal() -> Iterator[None]:
-    """Context manager that a signal ends, quietly: its context cleans up, and further signals do not disturb that."""
+def until_signal(report: Callable[[str], None] = lambda name: None) -> Iterator[None]:
+    """Context manager that a signal ends: its context cleans up, and further signals do not disturb that.
+
+    `report` gets the name of the signal, inside the signal handler.
+    """
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        report(signal.Signals(signum).name)
+        raise Ended
+
     for signum in ENDING:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP, for example
-            signal.signal(signum, _end)
+            signal.signal(signum, end)
     try:
         yield
     except Ended:
@@ -44,9 +54,3 @@ def wait_for_signal() -> None:
     """Wait within `until_signal`, for ever."""
     while True:
         signal.pause()
-
-
-def _end(signum: int, frame: FrameType | None) -> None:
-    for each in ENDING:
-        signal.signal(each, signal.SIG_IGN)
-    raise Ended

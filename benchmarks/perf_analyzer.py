@@ -1,4 +1,7 @@
-"""Run perf_analyzer, NVIDIA's C++ load generator, which is downloaded on first use."""
+"""Run perf_analyzer, NVIDIA's C++ load generator, which is downloaded on first use.
+
+`scripts/perf` runs it against a running server.
+"""
 
 import csv
 import os
@@ -15,10 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import tritonclient.grpc
 
-from sie_triton.cli.perf.workload import texts, write_input_data
+from benchmarks.texts import texts, write_input_data
+from sie_triton.cli.options import address_of, address_options
 from sie_triton.client import SIEClient
 from sie_triton.client.address import Address
 from sie_triton.client.connections import connection_to
@@ -26,7 +31,7 @@ from sie_triton.client.failures import not_served
 from sie_triton.client.fit import input_names
 from sie_triton.client.retry import Deadline
 from sie_triton.contract.names import triton_name
-from sie_triton.errors import InputError, ServerError
+from sie_triton.errors import InputError, ServerError, SIEError
 from sie_triton.system.printing import echo
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
@@ -206,3 +211,22 @@ def measure(
         "p50_ms": float(row["p50 latency"]) / 1000,
         "p99_ms": float(row["p99 latency"]) / 1000,
     }
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("model")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@address_options
+def main(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
+    """Measure a running server with perf_analyzer: one text of 20 to 60 words per request.
+
+    ARGUMENTS are passed to perf_analyzer, for example --concurrency-range 1:64:21.
+    """
+    try:
+        sys.exit(run_on_texts(model, address_of(**flags), arguments))
+    except SIEError as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+if __name__ == "__main__":
+    main()

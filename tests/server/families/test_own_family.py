@@ -4,11 +4,7 @@ and its own option, request parameter, output type and recogniser.
 
 import os
 import signal
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +12,14 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
-from sie_triton.contract.names import triton_name
-from sie_triton.controller.commands import ask
+from benchmarks.texts import texts
 from sie_triton.errors import InputError
-from sie_triton.records.status import records_of
-from sie_triton.settings import Settings
-from sie_triton.system.processes.fork_server import fork_server_ids
-from tests.conftest import fresh_settings, model_file
-from tests.server.test_serve import port_flags, sie
+from sie_triton.system.processes.pids import is_alive
+from tests.server.families.conftest import BANDS, HANN, MAX_FRAMES, RECOGNISED, STRONG, Served
+from tests.server.test_serve import sie
+from tests.support.controller import wait_for
+from tests.support.environments import mapped
 from tests.support.models import save_frames
-
-FAMILY = "frames_family:Frames"
-BANDS, MAX_FRAMES = 8, 256
-RECOGNISED = "letters"  # its directory is all there is of it
-HANN = "test/letters-hann"  # a model file: the option, and a profile with the request parameter
-STRONG = 2.0
-TASKS = {"encode": {"dense": {"dim": BANDS}, "spectrum": {"dim": BANDS}}}
 
 TEXTS = [text[:MAX_FRAMES] for text in texts(64)]
 TEXT = TEXTS[0]
@@ -54,49 +40,6 @@ def check(found: dict[str, Any], wanted: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(found[name], values, atol=1e-5, rtol=1e-4, err_msg=name)
 
 
-@dataclass(frozen=True)
-class Served:
-    settings: Settings
-    directory: Path
-
-    def client(self, protocol: str = "grpc") -> SIEClient:
-        return SIEClient(f"{protocol}://127.0.0.1:{getattr(self.settings, f'{protocol}_port')}")
-
-    def record(self, model: str) -> dict[str, int]:
-        """Record of the process that takes the model's traffic now."""
-        records = records_of(self.settings.status_dir, triton_name(model), "inference")
-        return dict(max(records, key=lambda record: record["generation"]))
-
-    def state(self, model: str) -> str:
-        models = {each["model"]: each["state"] for each in ask(self.settings, "/v1/models")["models"]}
-        return models[model]
-
-    def act(self, model: str, action: str) -> None:
-        ask(self.settings, f"/v1/models/{triton_name(model)}/{action}", "POST")
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`sie-triton serve DIRECTORY` beside a model file over the same weights."""
-    root = tmp_path_factory.mktemp("own")
-    directory = save_frames(root / RECOGNISED, BANDS, MAX_FRAMES)
-    (root / "models").mkdir()
-    options: dict[str, Any] = {"loadtime": {"window": "hann"}, "profiles": {"strong": {"power": STRONG}}}
-    (root / "models" / "hann.yaml").write_text(model_file(HANN, directory, FAMILY, TASKS, **options))
-    settings = fresh_settings(root)
-    flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", "--device=cpu"]
-    ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
-    process = sie("serve", str(directory), HANN, *flags, *port_flags(ports))
-    try:
-        assert process.stdout is not None
-        ready = process.stdout.readline()
-        assert ready == "SIE ready\n", process.communicate()[1]
-        yield Served(settings, directory)
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
 def test_render(tmp_path):
     directory = save_frames(tmp_path / RECOGNISED, BANDS, MAX_FRAMES)
     process = sie("render", str(directory), f"--output={tmp_path / 'rendered'}")
@@ -112,7 +55,7 @@ def test_a_directory_without_a_model_file(served, protocol):
     with served.client(protocol) as client:
         for text in ("a", "Hello, World 42", TEXT):
             result = client.encode(RECOGNISED, text)
-            check(result, expected(served.directory, text))
+            check(result, expected(served.letters, text))
             assert result["token_count"] == len(text)
 
 
@@ -123,18 +66,18 @@ def test_a_plain_client_of_triton(served):
         response = client.infer(RECOGNISED, [text], parameters={"power": 3.0})
     spectrum, lengths = (response.as_numpy(name) for name in ("spectrum", "spectrum_lengths"))
     assert lengths.tolist() == [5, 2]
-    check({"spectrum": spectrum[5:]}, {"spectrum": expected(served.directory, "42", 3.0)["spectrum"]})
+    check({"spectrum": spectrum[5:]}, {"spectrum": expected(served.letters, "42", 3.0)["spectrum"]})
 
 
 def test_option_parameter_profile_and_instruction(served):
     with served.client() as client:
-        check(client.encode(HANN, TEXT), expected(served.directory, TEXT, hann=True))
+        check(client.encode(HANN, TEXT), expected(served.letters, TEXT, hann=True))
         for options, power in (({"profile": "strong"}, STRONG), ({"options": {"power": 3}}, 3.0)):
             result = client.encode(HANN, TEXT, **options)
-            check(result, expected(served.directory, TEXT, power, hann=True))
+            check(result, expected(served.letters, TEXT, power, hann=True))
         over = client.encode(HANN, TEXT, profile="strong", options={"power": 1.5})
-        check(over, expected(served.directory, TEXT, 1.5, hann=True))
-        check(client.encode(RECOGNISED, "b", instruction="A1 "), expected(served.directory, "A1 b"))
+        check(over, expected(served.letters, TEXT, 1.5, hann=True))
+        check(client.encode(RECOGNISED, "b", instruction="A1 "), expected(served.letters, "A1 b"))
 
 
 def test_only_requested_outputs_are_returned(served):
@@ -191,21 +134,15 @@ def test_requests_share_forward_passes(served):
             break
     assert min(num_passes) < len(TEXTS)
     for i, (text, result) in enumerate(zip(TEXTS, results, strict=True)):
-        check(result, expected(served.directory, text, 2.0 if i % 2 else 1.0))
+        check(result, expected(served.letters, text, 2.0 if i % 2 else 1.0))
 
 
 def test_the_worker_does_not_load_torch(served):
-    """The process has nothing either that the fork server has imported for others."""
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)
-    assert "libtorch" in mapped(*(fork_server.pid for fork_server in fork_server_ids(served.settings.status_dir)))
     loaded = mapped(served.record(RECOGNISED)["worker_pid"])
     assert "numpy" in loaded
     assert "libtorch" not in loaded
-
-
-def mapped(pid: int) -> str:
-    return Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_a_model_of_an_own_family_is_evicted_and_answers_again(served):
@@ -213,11 +150,9 @@ def test_a_model_of_an_own_family_is_evicted_and_answers_again(served):
         client.encode(HANN, TEXT)
         worker = served.record(HANN)["worker_pid"]
         served.act(HANN, "evict")
-        with within(10):
-            while served.state(HANN) != "cold" or Path(f"/proc/{worker}").exists():
-                time.sleep(0.05)
+        wait_for(lambda: served.state(HANN) == "cold" and not is_alive(worker))
         results = at_once(served, HANN)
-    check(results[0], expected(served.directory, TEXT, hann=True))
+    check(results[0], expected(served.letters, TEXT, hann=True))
     assert len(results) == len(TEXTS)
 
 
@@ -227,19 +162,5 @@ def test_a_model_of_an_own_family_heals_when_its_worker_is_killed(served):
         worker = served.record(RECOGNISED)["worker_pid"]
         os.kill(worker, signal.SIGKILL)
         for text in TEXTS[:8]:
-            check(client.encode(RECOGNISED, text), expected(served.directory, text))
+            check(client.encode(RECOGNISED, text), expected(served.letters, text))
     assert served.record(RECOGNISED)["worker_pid"] not in (0, worker)
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise TimeoutError(f"not within {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -1,1 +1,0 @@
-"""perf_analyzer against a running server, with texts of a workload."""
