@@ -61,6 +61,7 @@ class FakeTriton:
         self.resident = {MODEL, OTHER}
         self.further: set[str] = set()
         self.limit_bytes = 10_000
+        self.devices: list[str] = []
         self.behave: Callable[[str], Awaitable[Response | None]] | None = None
 
     def answer(self, response: Response) -> None:
@@ -120,7 +121,8 @@ class FakeTriton:
             }
             for name in (MODEL, OTHER, *self.further)
         }
-        return States({}, models, {"limit_bytes": self.limit_bytes, "used_bytes": 2000}, time.monotonic())
+        memory = {"limit_bytes": self.limit_bytes, "used_bytes": 2000, "devices": [{"device": d} for d in self.devices]}
+        return States({}, models, memory, time.monotonic())
 
 
 class FakeServer:

@@ -107,6 +107,13 @@ async def test_without_the_variable_a_worker_has_the_gpu_of_its_type(cluster, gp
 
 
 @in_cluster()
+async def test_without_the_variable_a_worker_counts_the_gpus_of_its_server(cluster):
+    queue, _, triton = await cluster.pair(gpu_type="l4")
+    triton.devices = ["cuda:0", "cuda:1"]
+    await until(lambda: [each.gpu_count for each in queue.pools.workers.alive("default")] == [2])
+
+
+@in_cluster()
 async def test_heartbeats_come_at_the_interval(cluster, monkeypatch):
     queue = await cluster.gateway()
     heard: Counter[str] = Counter()

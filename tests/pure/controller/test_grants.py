@@ -101,6 +101,26 @@ def test_a_controller_that_was_announced_is_waited_for(status, waiting):
     assert START_S + 5 < waiting.waited_s < START_S + 6
 
 
+@pytest.mark.parametrize(
+    ("granted", "device"), [("cuda:1", "cuda:1"), ("cuda:0", "cuda:0"), ("cuda:7", "cuda:0"), ("", "cuda:0")]
+)
+def test_a_grant_names_one_of_the_devices_of_the_stage(status, granted, device):
+    """Else the stage takes the first of its own."""
+
+    def answer(_):
+        answer_load(status.directory, status.record, grant_of(granted))
+
+    devices = ["cuda:0", "cuda:1"]
+    with lock(status.directory), granted_memory(status, 5, Waiting(answer), devices) as found:
+        assert (found.device, status.record["device"]) == (device, devices.index(device))
+
+
+def test_without_a_controller_the_first_device_is_taken(status):
+    status.record["device"] = 1
+    with granted_memory(status, 5, Waiting(), ["cuda:0", "cuda:1"]) as found:
+        assert (found.device, status.record["device"]) == ("cuda:0", 0)
+
+
 def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
     waiting = Waiting(
         lambda waited_s: answer_load(status.directory, status.record, grant_of("cpu")) if waited_s > 1 else None

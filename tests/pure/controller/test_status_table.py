@@ -60,6 +60,24 @@ def test_a_column_without_a_value_is_left_out():
     ]
 
 
+def test_several_gpus_have_a_column_and_a_line_each():
+    devices = [{"device": f"cuda:{n}", **MEMORY, "used_bytes": n * GIB, "source": f"GPU {n}"} for n in range(2)]
+    console = Console(width=200, record=True, file=io.StringIO())
+    answer = answer_of(resident("my/a", device="cuda:1"), model("my/b", device=None))
+    answer["memory"] = MEMORY | {"devices": devices}
+    console.print(table_of(answer, 200))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert headers(lines)[:5] == ["model", "state", "engine", "device", "memory"]
+    assert re.search(r"│ my/a +│ resident +│ torch +│ cuda:1 +│", "\n".join(lines))
+    assert lines[-2:] == [
+        "cuda:0: 0.00 GiB of 2.00 GiB used (0%, GPU 0)",
+        "cuda:1: 1.00 GiB of 2.00 GiB used (50%, GPU 1)",
+    ]
+    answer["memory"]["devices"] = devices[1:]
+    console.print(table_of(answer, 200))
+    assert "device" not in headers(console.export_text().splitlines())
+
+
 def test_a_narrow_table_drops_the_least_needed_columns():
     assert headers(shown(resident("my/a", pending=1), width=60)) == ["model", "state", "engine", "memory", "last used"]
     assert headers(shown(resident(LONG), width=80)) == ["model", "state"]

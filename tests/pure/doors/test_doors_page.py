@@ -110,6 +110,22 @@ def test_the_memory_of_the_status_has_the_use_beyond_which_models_are_evicted():
     assert memory == {"used_bytes": 3, "limit_bytes": 1000, "pressure_bytes": 800}
 
 
+@pytest.mark.parametrize(("devices", "num_gpus"), [(["cpu"], 0), (["cuda:0"], 1), (["cuda:0", "cuda:2"], 2)])
+def test_the_status_names_each_gpu(devices, num_gpus):
+    door, backend = door_of()
+    each = [{"device": device, "used_bytes": 1, "limit_bytes": 500} for device in devices]
+    model = {"state": "resident", "memory_bytes": 1, "pending": 0, "traffic": {}, "device": devices[-1]}
+
+    async def states() -> States:
+        return States({}, {"m": model}, {"used_bytes": 3, "limit_bytes": 1000, "devices": each}, monotonic())
+
+    backend.states = states
+    told = knock(door, lambda client: client.get("/status")).json()
+    assert told["gpus"] == (each if num_gpus else [])
+    assert (told["gpu_count"], told["models"][0]["device"]) == (num_gpus, devices[-1])
+    assert told["memory"].keys() == {"used_bytes", "limit_bytes", "pressure_bytes"}
+
+
 def test_many_clients_cost_one_question_a_period():
     door, backend = door_of(DoorLimits(status_period_s=1000))
     num_asked, is_live = [], backend.is_live

@@ -1,8 +1,9 @@
 """Inference at its own interface: counters, order of execution, and status after loading."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from sie_triton.pipeline.scheduling.job import NEVER
 from sie_triton.pipeline.stages import inference as module
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.request import DEFERRED
+from sie_triton.pipeline.worker.messages import Load
 from sie_triton.records import status as records
+from sie_triton.records.grants import Granted
 from sie_triton.records.status import StatusWriter
 from tests.support.controller import wait_for
 from tests.support.stages import EchoWorker, opened, run, spec, tokens
@@ -135,14 +138,16 @@ class FakeLoader:
 
     def __init__(self, stage, **loaded) -> None:
         self.seen: list[dict[str, int]] = []
+        self.devices: list[str] = []
         self._stage = stage
         stage.worker.loaded = replace(EchoWorker.loaded, **loaded)
 
     def order(self, num_lanes, threads, report_progress):
-        return SimpleNamespace(num_lanes=num_lanes)
+        return Load("{}", Path(), "cpu", Path(), Path(), num_lanes, threads)
 
     def start(self, order, check):
         check()
+        self.devices.append(order.device)
         self.seen.append({name: int(self._stage.status.record[name]) for name in ("granted_bytes", "weights_bytes")})
         return self._stage.worker
 
@@ -234,6 +239,18 @@ def test_the_shortest_pass_counts_where_a_text_takes_one_lane(loading, monkeypat
     quick(loading, cost_per_s=6000.0, least_s=least_s)
     loading.execute([tokens([7] * 12)])
     assert used == [threads]
+
+
+def test_the_worker_is_on_the_device_that_its_load_was_granted(tmp_path, monkeypatch):
+    grants = iter([Granted("cuda:1"), Granted("cuda:0")])
+    monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
+    monkeypatch.setattr(module, "granted_memory", lambda *_: nullcontext(next(grants)))
+    stage = made(tmp_path, "cuda:0,cuda:1")
+    stage._loader = loader = FakeLoader(stage)
+    for _ in range(2):  # a replacement asks again
+        stage.load()
+    assert loader.devices == ["cuda:1", "cuda:0"]
+    stage.close()
 
 
 def test_only_loads_after_start_up_ask_for_memory(loading):
