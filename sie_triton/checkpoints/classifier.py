@@ -12,7 +12,11 @@ from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.errors import LoadError
 
-SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+SINGLE, MULTI, REGRESSION = PROBLEMS = (
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class ClassifierFiles:
 
     @property
     def is_multi_label(self) -> bool:
-        return self.problem_type == MULTI
+        """True if each label has a probability of its own, as the only one of a classifier has."""
+        return self.problem_type == MULTI or len(self.labels) == 1
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ class CrossEncoderFiles:
             message = f"{text.config.where}: the classifier has {num_labels} labels"
             raise LoadError(f"{message}, but a score needs one; serve it as a sequence_classification", "unsupported")
         model_inputs(text.transformer)
-        return cls(text, _activation(saved_settings(directory), text.config))
+        return cls(text, activation_of(saved_settings(directory), text.config))
 
     @property
     def chain(self) -> str:
@@ -52,8 +52,8 @@ def is_cross_encoder(directory: Path) -> bool:
     return False
 
 
-def _activation(saved: Fields, config: Fields) -> str:
-    """Look for the activation in the files where sentence-transformers has saved it, newest first.
+def activation_of(saved: Fields, config: Fields) -> str:
+    """Return the activation's dotted name, from the files where sentence-transformers has saved it, newest first.
 
     `saved` may be of another class, which has no such key.
     """

@@ -79,8 +79,14 @@ OF_CALLS: Mapping[str, Rule] = {
 }
 
 CALLS: Mapping[str, Rule] = {
-    **dict.fromkeys(("text", "common"), OBEYED),
-    **dict.fromkeys(("audio", "image", "video", "chat_template"), OTHER_INPUTS),
+    **dict.fromkeys(("text", "common", "chat_template"), OBEYED),
+    **dict.fromkeys(("audio", "image", "video"), OTHER_INPUTS),
+}
+
+# Arguments of each call of a chat template.
+OF_TEMPLATES: Mapping[str, Rule] = {
+    **dict.fromkeys(("add_generation_prompt", "enable_thinking"), OBEYED),
+    "restore_suffix": Only((True,)),
 }
 
 EXPANSION: Mapping[str, Rule] = dict.fromkeys(("strategy", "attend", "token", "length"), OBEYED)
@@ -127,6 +133,10 @@ KEYS: Mapping[str, Mapping[str, Rule]] = {
     },
     "SparseStaticEmbedding": {"frozen": OF_TRAINING, "path": Only()},
     "StaticEmbedding": {},
+    "LogitScore": {
+        **dict.fromkeys(("true_token_id", "false_token_id"), OBEYED),
+        "module_input_name": Only(("causal_logits",)),
+    },
     "MultiVectorMask": dict.fromkeys(("skiplist_words", "skiplist_tasks", "keep_only_token_ids"), OBEYED),
 }
 LENIENT = ("Dense", "Normalize", "StaticEmbedding")
@@ -140,7 +150,6 @@ UNSERVED = (
     "LSTM",
     "LambdaTokenPooling",
     "LayerNorm",
-    "LogitScore",
     "SparseAutoEncoder",
     "WeightedLayerPooling",
     "WordEmbeddings",

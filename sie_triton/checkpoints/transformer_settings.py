@@ -25,6 +25,7 @@ from sie_triton.errors import LoadError
 
 # Tasks of a Transformer module: which head of the model it runs.
 STATES, FILL_MASK, CLASSIFICATION = "feature-extraction", "fill-mask", "sequence-classification"
+GENERATION = "text-generation"
 
 # File names of the settings: sentence-transformers before 2 named them by architecture.
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

@@ -23,6 +23,7 @@ from sie_triton.doors.openapi import Document, failures, operation
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
 from sie_triton.doors.response_bodies import sie_timing, timing_of
 from sie_triton.doors.schemas import INTEGER, NUMBER, NUMBERS, STRING, Schema, fields, record, several
+from sie_triton.models.families.shared.classes import RAW_SCORES
 from sie_triton.settings import words
 
 TOKENS_HEADER = "X-Compute-Tokens"
@@ -106,7 +107,10 @@ class Predict(Truncating):
         BeforeValidator(_texts_alone, json_schema_input_type=str | Alone | Items[Alone]),
         Field(description="a string, or a list of lists of one string"),
     ]
-    raw_scores: NotRaw | None = Field(None, description="a model's files define its scores")
+    raw_scores: bool | None = Field(None, description="true: the model's own numbers instead of probabilities")
+
+    def translated(self) -> dict[str, Any]:
+        return super().translated() | {RAW_SCORES.name: self.raw_scores}
 
 
 FAILURE = record(error=STRING, error_type=STRING)

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.texts import texts
 from sie_triton.models.families import load_processor
 from sie_triton.models.families.llm_reranker import RerankerOptions
+from tests.comparison.test_causal_cross_encoder_comparison import save
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.loras import save_lora
 from tests.support.models import save_causal, save_cross_encoder
@@ -98,5 +99,18 @@ def test_judgements_are_those_of_peft(tmp_path, minilm_directory):
         with torch.inference_mode():
             logits = [model(input_ids=torch.tensor(item[None].astype(np.int64))).logits[0, -1] for item in items]
         expected[name] = np.array([float(each[words[1]] - each[words[0]]) for each in logits])
+        ours.adapter.encoder.add_lora(name, tmp_path / name)
+    ours.check(expected)
+
+
+def test_judgements_of_conversations_are_those_of_peft(tmp_path, minilm_directory):
+    """Our head keeps one row of the vocabulary layer."""
+    directory = save(tmp_path, minilm_directory, has_no=False)
+    ours, library = Scorer("causal_cross_encoder", directory), CrossEncoder(str(directory), device="cpu")
+    base, expected = library[0].model, {}
+    configs = [{"target_modules": ["q_proj", "lm_head"], "task_type": "CAUSAL_LM"}, {"target_modules": ["down_proj"]}]
+    for name, config in zip(("one", "other"), configs, strict=True):
+        library[0].model = save_lora(tmp_path / name, base, spread=0.2, **config)
+        expected[name] = library.predict([(QUERY, text) for text in TEXTS], batch_size=1)
         ours.adapter.encoder.add_lora(name, tmp_path / name)
     ours.check(expected)

@@ -18,9 +18,10 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from sie_triton.errors import SIEError
-from sie_triton.models.catalog.recognise import explain
+from sie_triton.models.catalog.recognise import explain, family_in
 from sie_triton.models.families.llm_reranker.processor import FORMATS
 from tests.comparison import test_nli_classification_comparison as nli
+from tests.comparison.test_causal_cross_encoder_comparison import Scorer
 from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker
 from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
@@ -217,9 +218,10 @@ RERANKERS = {"Qwen3-Reranker-0.6B": QWEN3, "mxbai-rerank-base-v2": MXBAI}
 @pytest.mark.parametrize("name", RERANKERS)
 def test_a_language_model_that_judges_gives_the_librarys_logits(name, tmp_path, minilm_directory):
     directory = language_model(tmp_path, minilm_directory, name)
-    with pytest.raises(SIEError, match="needs a model file: adapter_path llm_reranker"):
-        explain(directory, "my/model", {"weights_path": str(directory)}, "")
+    assert family_in(directory)[0] == "causal_cross_encoder"
     library = CrossEncoder(str(directory), device="cpu", local_files_only=True)
+    scores = library.predict([(QUERY, text) for text in TEXTS], batch_size=1)
+    np.testing.assert_allclose(Scorer(directory, max_sequence_length=512)(QUERY, TEXTS), scores, rtol=1e-4, atol=2e-5)
     logits = library.predict([(QUERY, text) for text in TEXTS], batch_size=1, activation_fn=IDENTITY)
     expected = logits if name.startswith("mxbai") else 1 / (1 + np.exp(-logits))
     assert np.std(logits) > 0.2

@@ -1,5 +1,7 @@
 """Classes equal those of transformers' text-classification pipeline on the same weights."""
 
+import json
+
 import pytest
 import transformers
 
@@ -7,11 +9,11 @@ from benchmarks.texts import texts
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from tests.support.classifiers import TEXTS, save_classifier
+from tests.support.classifiers import DECODERS, TEXTS, save_classifier
 from tests.support.extraction import Extractor
 
 LABELS = ("joy", "größe", "anger", "日", "calm")
-SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MODELS = [
     ("bert", {}, 10),
     ("bert", {"problem_type": MULTI}, 10),
@@ -73,13 +75,49 @@ def test_request_and_model_file_can_select_multi_label(directory, ours, library)
 MULTI_LABEL = Profile(parameters={"classification_type": "multi-label"})
 
 
+@pytest.mark.parametrize("architecture", DECODERS)
+@pytest.mark.parametrize(
+    ("labels", "problem"), [(LABELS, {}), (LABELS[:2], {"problem_type": MULTI}), (("reward",), {})], ids=["5", "2", "1"]
+)
+def test_a_decoder_reads_its_last_token(tmp_path, minilm_directory, architecture, labels, problem):
+    """One label is recognised as a cross-encoder, and a model file names the family."""
+    directory = save_classifier(tmp_path, minilm_directory, architecture, labels=labels, **problem)
+    family = "cross_encoder" if len(labels) == 1 else "sequence_classification"
+    assert family_in(directory)[0] == family
+    ours = Extractor("sequence_classification", directory)
+    library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+    everything = [*TEXTS, "ends in [PAD] [PAD]", *texts(1, seed=3)]
+    for options, theirs in (({}, {}), ({"raw_scores": True}, {"function_to_apply": "none"})):
+        together, expected = ours(everything, **options), library(everything, **theirs)
+        for text, found, each in zip(everything, together, expected, strict=True):
+            assert_same(found, each)
+            assert_same(ours([text], **options)[0], each)
+    rewards = [pairs(found)[-1][1] for found in ours(everything, raw_scores=True)]
+    assert min(rewards) < 0  # which no threshold cuts
+
+
+def test_numbers_of_a_regression_are_the_models_own(tmp_path, minilm_directory):
+    directory = save_classifier(tmp_path, minilm_directory, "qwen3", labels=LABELS, problem_type=REGRESSION)
+    assert family_in(directory)[0] == "sequence_classification"
+    ours = Extractor("sequence_classification", directory)
+    library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+    for options, theirs in (({}, {}), ({"raw_scores": False}, {"function_to_apply": "softmax"})):
+        for found, each in zip(ours(TEXTS, **options), library(TEXTS, **theirs), strict=True):
+            assert_same(found, each)
+    least = ours(TEXTS[:1], threshold=0.25)[0]["classifications"]
+    assert least == [each for each in ours(TEXTS[:1])[0]["classifications"] if each["score"] >= 0.25]
+    assert 0 < len(least) < len(LABELS)
+
+
 def test_labels_and_unknown_parameters_are_refused(ours):
     with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
         ours(["x"], ["a"])
     assert len(pairs(ours(["x"], threshold=1.0)[0])) == 0
 
 
-def test_a_regression_is_refused(tmp_path, minilm_directory):
-    directory = save_classifier(tmp_path, minilm_directory, labels=LABELS, problem_type="regression")
-    with pytest.raises(LoadError, match="problem_type regression cannot be served; supported are single_label"):
+def test_another_problem_is_refused(tmp_path, minilm_directory):
+    directory = save_classifier(tmp_path, minilm_directory, labels=LABELS)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"problem_type": "ranking"}))
+    with pytest.raises(LoadError, match="problem_type ranking cannot be served; supported are single_label"):
         family_in(directory)

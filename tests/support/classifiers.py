@@ -27,6 +27,28 @@ BART = transformers.BartConfig(
     forced_eos_token_id=None,
 )
 
+# Decoders, whose head reads the last token.
+LANGUAGE = {
+    "vocab_size": 30522,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+DECODERS = {
+    "llama": transformers.LlamaConfig(**LANGUAGE),
+    "gemma2": transformers.Gemma2Config(**LANGUAGE, head_dim=16, sliding_window=16),
+    **{name: CONFIGS[name] for name in ("qwen2", "qwen3", "gemma3")},
+}
+
+# Its attention has sinks and sees few tokens on each side, and its layers choose among experts.
+PRIVACY_FILTER = transformers.OpenAIPrivacyFilterConfig(
+    **LANGUAGE, head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2
+)
+
 TEXTS = [
     "I have a problem with my phone that needs to be resolved!",
     "",
@@ -51,7 +73,7 @@ def save_classifier(
     ones.
     """
     torch.manual_seed(7)
-    settings = copy.deepcopy({**CONFIGS, "bart": BART}[architecture])
+    settings = copy.deepcopy({**CONFIGS, **DECODERS, "bart": BART, "privacy-filter": PRIVACY_FILTER}[architecture])
     settings.id2label = dict(enumerate(labels))
     settings.label2id = {label: i for i, label in enumerate(labels)}
     for name, value in config.items():

@@ -131,6 +131,9 @@ SERVED: dict[str, dict[str, Any]] = {
         },
     ),
     "splade": file("splade_flash:SPLADEFlashAdapter", SPARSE, length=512, precision="float16"),
+    "sparse-encoder": file(
+        "sentence_transformer:SentenceTransformerSparseAdapter", SPARSE, {}, {"max_seq_length": 128}, length=512
+    ),
     "gte-sparse": file("gte_sparse_flash:GTESparseFlashAdapter", SPARSE, {}, {"trust_remote_code": True}, length=8192),
     "colbert": file(
         "colbert:ColBERTAdapter",
@@ -174,6 +177,7 @@ SERVED: dict[str, dict[str, Any]] = {
         },
         length=32768,
     ),
+    "reranker-zerank": file("native_causal_cross_encoder.adapter:NativeCausalCrossEncoderAdapter", SCORE, length=32768),
     "gliner": file("gliner:GLiNERAdapter", EXTRACT, {"threshold": 0.5, "merge_adjacent_entities": True}),
     "gliclass": file(
         "gliclass:GLiClassAdapter", EXTRACT, {"multi_label": True}, {"classification_type": "single-label"}

@@ -63,6 +63,7 @@ FAMILIES: Mapping[str, str] = {
     "glm_ocr": "sie_triton.models.families.glm_ocr:GlmOcr",
     "paddleocr_vl": "sie_triton.models.families.paddleocr_vl:PaddleOcrVl",
     "multivector": "sie_triton.models.families.multivector:MultiVector",
+    "causal_cross_encoder": "sie_triton.models.families.causal_cross_encoder:CausalCrossEncoder",
     "llm_reranker": "sie_triton.models.families.llm_reranker:LlmReranker",
     "splade": "sie_triton.models.families.splade:Splade",
     "stablebridge_pruner": "sie_triton.models.families.stablebridge_pruner:StablebridgePruner",

@@ -27,27 +27,38 @@ Message = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """A template. `special` maps the names of special tokens in templates to the tokens."""
+    """A template. `special` maps the names of special tokens in templates to the tokens.
 
-    def __init__(self, template: str, special: Mapping[str, str], where: str, limits: InputLimits = LIMITS) -> None:
+    `arguments` are those of each call; by default, a conversation is written up to where the answer begins.
+    """
+
+    def __init__(
+        self,
+        template: str,
+        special: Mapping[str, str],
+        where: str,
+        limits: InputLimits = LIMITS,
+        arguments: Mapping[str, bool] | None = None,
+    ) -> None:
         self._template, self.special, self.where = template, special, where
+        self._arguments = {"add_generation_prompt": True} if arguments is None else arguments
         ask = TemplateProcess(limits).ask
         # What a template writes with the date changes.
         self._written = ask if "strftime_now" in template else lru_cache(limits.max_kept_conversations)(ask)
 
     @classmethod
-    def read(cls, directory: Path) -> "ChatTemplate":
+    def read(cls, directory: Path, arguments: Mapping[str, bool] | None = None) -> "ChatTemplate":
         """Read the template of a checkpoint. LoadError says what is wrong with its files."""
         template, where = read_chat_template(directory)
         special = {name: special_token(directory, name, "") for name in SPECIAL}
-        return cls(template, {name: token for name, token in special.items() if token}, where)
+        return cls(template, {name: token for name, token in special.items() if token}, where, arguments=arguments)
 
     def text(self, messages: Sequence[Message]) -> str:
-        """Format messages up to where the answer begins.
+        """Format messages.
 
         Raise InputError if the template refuses them, LoadError if it cannot be read, BusyError if it cannot run now.
         """
-        given = {"tools": None, "documents": None, "add_generation_prompt": True, **self.special, "messages": messages}
+        given = {"tools": None, "documents": None, **self._arguments, **self.special, "messages": messages}
         answer = json.loads(self._written(json.dumps({"template": self._template, "names": given})))
         if "unreadable" in answer:
             raise LoadError(f"{self.where}: cannot be read: {answer['unreadable']}", "corrupt")

@@ -169,6 +169,14 @@ def test_sparse_vectors():
     assert found == [[{"index": 3, "value": 0.5}, {"index": 7, "value": 1.5}], []]
 
 
+def test_a_classifier_gives_its_own_numbers_on_request():
+    for given in (True, False):
+        assert tei.Predict.read({"inputs": "x", "raw_scores": given}, 100).parameters() == {"raw_scores": given}
+    assert tei.Predict.read({"inputs": "x"}, 100).parameters() == {}
+    with pytest.raises(InputError, match=r"^raw_scores: must be true or false"):
+        tei.Predict.read({"inputs": "x", "raw_scores": 1}, 100)
+
+
 @pytest.mark.parametrize(
     ("inputs", "read"),
     [("", [""]), ("one", ["one"]), (["one"], ["one"]), ([["one"]], ["one"]), ([["a"], ["b"]], ["a", "b"])],

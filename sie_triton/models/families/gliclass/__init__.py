@@ -13,7 +13,7 @@ from sie_triton.contract import Extraction, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, Tensor
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.gliclass.files import USUAL_LENGTH, GliclassFiles, is_gliclass
-from sie_triton.models.families.shared.classes import CLASS_LOGITS, IS_MULTI, IS_MULTI_LABEL, THRESHOLD, TYPE, classes
+from sie_triton.models.families.shared.classes import CLASS_LOGITS, IS_MULTI, SCORING, THRESHOLD, TYPE, classes
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
@@ -25,7 +25,7 @@ SAMPLE_LABELS = 4
 
 
 class Gliclass(Family):
-    extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, LABEL_THRESHOLDS), classes, "required")
+    extraction = Extraction((CLASS_LOGITS, SCORING, LABEL_THRESHOLDS), classes, "required")
     features = (INPUT_IDS, PIECE, LABEL_TOKENS, LABEL_THRESHOLDS, SEPARATOR)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
     takes_loras = True

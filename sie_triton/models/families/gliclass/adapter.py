@@ -18,7 +18,7 @@ from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliclass import SEPARATOR
 from sie_triton.models.families.gliclass.files import GliclassFiles
 from sie_triton.models.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
-from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, IS_MULTI_LABEL, is_multi
+from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, SCORING, is_multi
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.token_batch import tokens
 
@@ -57,7 +57,7 @@ class GliclassAdapter(Adapter):
             CLASS_LENGTHS.name: counts,
             LABEL_THRESHOLDS.name: thresholds,
             LABEL_LENGTHS.name: counts,
-            IS_MULTI_LABEL.name: np.array(multi, np.int32),
+            SCORING.name: np.array(multi, np.int32),
         }
 
     def _logits(self, texts: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

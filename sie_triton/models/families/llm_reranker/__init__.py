@@ -1,16 +1,13 @@
 """LLM rerankers: a causal language model judges query and text by the probabilities of its next token."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
-from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract.spec import REMOTE, TORCH
 from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.errors import LoadError
-from sie_triton.models.families.base import Options, Recognised, TextFamily
+from sie_triton.models.families.base import Options, TextFamily
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,3 @@ class LlmReranker(TextFamily):
     engines: ClassVar = {TORCH: ".adapter", REMOTE: ".remote"}
     takes_loras = True
     reference_adapters = ("qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter",)
-
-    def recognise(self, directory: Path) -> Recognised | None:
-        """Raise LoadError for a language model that scores, since only a model file can give the form of the prompt."""
-        if "LogitScore" in [name for name, _ in modules_of(directory)]:
-            needed = "a language model that scores needs a model file: adapter_path llm_reranker, loadtime.input_format"
-            raise LoadError(f"{directory}: {needed}", "unsupported")
-        return None

@@ -18,23 +18,42 @@ from sie_triton.models.families.llm_reranker.processor import judgement_ids
 from sie_triton.models.families.shared.token_batch import tokens
 
 
-class RerankerAdapter(Adapter):
-    """LLM reranker adapter. `head` gives two logits for each token, that of no and that of yes."""
+class Judge:
+    """Causal language model that gives logits of a few tokens; raises LoadError saying what cannot be used."""
 
-    encoder: TorchEncoder
-
-    def __init__(self, encoder: TorchEncoder, head: TokenHead, score_mode: str) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
-        self._head = head
-        self._is_probability = score_mode == "log_softmax"
+    def __init__(self, transformer: Path, ids: list[int], engine: TorchEngine) -> None:
+        model = engine.load(transformer, AutoModelForCausalLM)
+        kept = keep_tokens(model, ids)
+        self._head = TokenHead(model)
+        self.encoder: TorchEncoder = engine.encoder(self._head.encoder)
+        self.encoder.loras.model.heads.append(model)
+        self.encoder.loras.model.kept[kept] = ids
+        engine.settle(self.encoder)
+        self.limits = {INPUT_IDS.name: self.encoder.vocab_size - 1}
 
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> Rows:
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """Return the logits of the tokens after each item: float32 [items, tokens]."""
         input_ids, lengths = tokens(batch)
         places = last(lengths)
         states = states_at(self.encoder.hidden_states(input_ids, lengths, extra_indices=[places]), places)
         with self.encoder.loras.over([1] * len(lengths)):
-            no, yes = self._head(states).float().unbind(-1)
+            return self._head(states).float()
+
+
+class RerankerAdapter(Adapter):
+    """LLM reranker adapter. `judge` gives two logits for each item, that of no and that of yes."""
+
+    encoder: TorchEncoder
+
+    def __init__(self, judge: Judge, score_mode: str) -> None:
+        super().__init__(judge.encoder, limits=judge.limits)
+        self._judge = judge
+        self._is_probability = score_mode == "log_softmax"
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        no, yes = self._judge.logits(batch).unbind(-1)
         scores = torch.sigmoid(yes - no) if self._is_probability else yes - no
         return {SCORES.name: scores.cpu().numpy()}
 
@@ -42,15 +61,7 @@ class RerankerAdapter(Adapter):
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> RerankerAdapter:
     options = RerankerOptions.of(spec)
     files = TextFiles.read(directory)
-    model = engine.load(files.transformer, AutoModelForCausalLM)
-    ids = judgement_ids(options, files)
-    kept = keep_tokens(model, ids)
-    head = TokenHead(model)
-    encoder = engine.encoder(head.encoder)
-    encoder.loras.model.heads.append(model)
-    encoder.loras.model.kept[kept] = ids
-    engine.settle(encoder)
-    return RerankerAdapter(encoder, head, options.score_mode)
+    return RerankerAdapter(Judge(files.transformer, judgement_ids(options, files), engine), options.score_mode)
 
 
 def keep_tokens(model: torch.nn.Module, ids: list[int]) -> str:

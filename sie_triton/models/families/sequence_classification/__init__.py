@@ -1,12 +1,13 @@
-"""Classifiers with labels of their own: sentiment, topics, emotions. Requests have no labels.
+"""Classifiers with labels of their own: sentiment, topics, emotions, rewards. Requests have no labels.
 
 text → classifier → logits of its labels → scores
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from sie_triton.checkpoints.classifier import MULTI, SINGLE, ClassifierFiles, is_classifier
-from sie_triton.contract import Extraction
+from sie_triton.checkpoints.classifier import PROBLEMS, REGRESSION, ClassifierFiles, is_classifier
+from sie_triton.contract import Extraction, ParameterValue
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Recognised, TextFamily
@@ -14,17 +15,27 @@ from sie_triton.models.families.shared.classes import (
     CLASS_LOGITS,
     CLASS_NAMES,
     IS_MULTI,
-    IS_MULTI_LABEL,
+    RAW_SCORES,
+    SCORING,
     THRESHOLD,
     TYPE,
+    UNCHANGED,
     classes,
+    is_multi,
 )
 
 
+def scoring(options: Mapping[str, ParameterValue], files: ClassifierFiles) -> int:
+    """Return the value of SCORING for a request, by default as transformers' pipeline scores."""
+    if options.get(RAW_SCORES.name, files.problem_type == REGRESSION):
+        return UNCHANGED
+    return int(is_multi(options, files.is_multi_label))
+
+
 class SequenceClassification(TextFamily):
-    extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
+    extraction = Extraction((CLASS_LOGITS, SCORING, CLASS_NAMES), classes, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
-    parameters = (THRESHOLD, IS_MULTI, TYPE)
+    parameters = (THRESHOLD, IS_MULTI, TYPE, RAW_SCORES)
     takes_loras = True
     reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
 
@@ -40,6 +51,6 @@ class SequenceClassification(TextFamily):
 
 
 def check_problem(files: ClassifierFiles) -> None:
-    if files.problem_type not in ("", SINGLE, MULTI):
+    if files.problem_type not in ("", *PROBLEMS):
         message = f"{files.text.config.where}: problem_type {files.problem_type} cannot be served"
-        raise LoadError(f"{message}; supported are {SINGLE} and {MULTI}", "unsupported")
+        raise LoadError(f"{message}; supported are {', '.join(PROBLEMS)}", "unsupported")

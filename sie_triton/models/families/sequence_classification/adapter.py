@@ -13,37 +13,36 @@ from sie_triton.contract.tensors import INPUT_IDS, PIECE
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.sequence_classification import check_problem
+from sie_triton.models.families.sequence_classification import check_problem, scoring
 from sie_triton.models.families.shared.classes import (
     CLASS_LENGTHS,
     CLASS_LOGITS,
     CLASS_NAMES,
-    IS_MULTI_LABEL,
     NAME_LENGTHS,
-    is_multi,
+    SCORING,
 )
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
 
 
 class ClassifierAdapter(Adapter):
-    """Classifier adapter. `labels` are in the order of logits; `is_multi_label` is the default for requests."""
+    """Classifier adapter. `files` give the labels, and how requests are scored by default."""
 
     encoder: TorchEncoder
 
-    def __init__(self, classifier: SequenceClassifier, labels: tuple[str, ...], is_multi_label: bool) -> None:
+    def __init__(self, classifier: SequenceClassifier, files: ClassifierFiles) -> None:
         super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})
-        self._classifier, self._is_multi_label = classifier, is_multi_label
-        self._names = np.frombuffer(json.dumps(labels).encode(), np.uint8)
+        self._classifier, self._files = classifier, files
+        self._names = np.frombuffer(json.dumps(files.labels).encode(), np.uint8)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         logits = self._classifier.logits(batch).cpu().numpy()
         is_first = batch.features[PIECE.name].values == 0
-        multi = [is_multi(options, self._is_multi_label) for options in batch.options or [{}] * len(logits)]
+        ways = [scoring(options, self._files) for options in batch.options or [{}] * len(logits)]
         return {
             CLASS_LOGITS.name: logits.reshape(-1),
             CLASS_LENGTHS.name: np.full(len(logits), logits.shape[1], np.int32),
-            IS_MULTI_LABEL.name: np.array(multi, np.int32),
+            SCORING.name: np.array(ways, np.int32),
             CLASS_NAMES.name: np.tile(self._names, int(is_first.sum())),
             NAME_LENGTHS.name: (len(self._names) * is_first).astype(np.int32),
         }
@@ -52,4 +51,4 @@ class ClassifierAdapter(Adapter):
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClassifierAdapter:
     files = ClassifierFiles.read(directory)
     check_problem(files)
-    return ClassifierAdapter(SequenceClassifier(files.text.transformer, engine), files.labels, files.is_multi_label)
+    return ClassifierAdapter(SequenceClassifier(files.text.transformer, engine), files)

@@ -1,19 +1,20 @@
 """Parameters and findings of families that classify texts."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
-from sie_triton.contract.transforms.classes import merged, sigmoid, softmax
+from sie_triton.contract.transforms.classes import Floats, merged, sigmoid, softmax
 from sie_triton.models.families.shared.thresholds import least_scores, threshold
 
 CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes per piece")
 CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
-IS_MULTI_LABEL = Tensor("is_multi_label", "INT32", (-1,), "[pieces] 1: the classes are not mutually exclusive")
+SCORING = Tensor("scoring", "INT32", (-1,), "[pieces] how logits become scores: 0 softmax, 1 sigmoid, 2 unchanged")
 NAME_LENGTHS = Tensor("name_lengths", "INT32", (-1,), "[pieces] bytes of class names per piece")
 CLASS_NAMES = Tensor(
     "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", NAME_LENGTHS.name
@@ -21,13 +22,21 @@ CLASS_NAMES = Tensor(
 
 MULTI_LABEL = "multi-label"
 
+# Values of SCORING.
+SOFTMAX, SIGMOID, UNCHANGED = range(3)
+
 THRESHOLD = threshold(0)
-IS_MULTI = Parameter("multi_label", bool, doc="whether several classes may apply to one text")
+IS_MULTI = Parameter("multi_label", bool, doc="whether several classes may apply")
 TYPE = Parameter(
     "classification_type",
     str,
     ("single-label", MULTI_LABEL),
-    doc="multi-label if several classes may apply to one text; parameter multi_label overrides it",
+    doc="multi-label if several classes may apply; multi_label overrides it",
+)
+RAW_SCORES = Parameter(
+    "raw_scores",
+    bool,
+    doc="logits as scores, as of reward models; default: of regressions",
 )
 
 
@@ -43,13 +52,25 @@ def ranked_classes(
     scores: npt.NDArray[np.float64],
     options: Mapping[str, ParameterValue],
     thresholds: npt.NDArray[np.float32] | None = None,
+    usual: float = 0,
 ) -> Findings:
-    """Return classes by descending score, ties in the order of labels; `thresholds` NaN are that of the request."""
-    least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, 0)
+    """Return classes by descending score, ties in the order of labels.
+
+    `thresholds` NaN are that of the request, `usual` if it sets none.
+    """
+    least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, usual)
     order = np.argsort(-scores, kind="stable")
     return Findings(
         classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]
     )
+
+
+# By SCORING: logits [windows, classes] → scores.
+SCORES: Mapping[int, Callable[[Floats], Floats]] = {
+    SOFTMAX: softmax,
+    SIGMOID: sigmoid,
+    UNCHANGED: lambda logits: logits,
+}
 
 
 def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
@@ -57,9 +78,10 @@ def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Find
 
     Classes are the request's labels or, with CLASS_NAMES, the model's.
     """
-    multi = bool(rows[0][IS_MULTI_LABEL.name])
-    logits = np.stack([row[CLASS_LOGITS.name] for row in rows])
-    scores = merged(sigmoid(logits) if multi else softmax(logits), multi)
+    scoring = int(rows[0][SCORING.name])
+    logits = np.stack([row[CLASS_LOGITS.name] for row in rows]).astype(np.float64)
+    scores = merged(SCORES[scoring](logits), scoring == SIGMOID)
     if CLASS_NAMES.name in rows[0]:
-        return ranked_classes(json.loads(rows[0][CLASS_NAMES.name].tobytes()), scores, options)
+        names = json.loads(rows[0][CLASS_NAMES.name].tobytes())
+        return ranked_classes(names, scores, options, usual=-math.inf if scoring == UNCHANGED else 0)
     return ranked_classes(range(len(scores)), scores, options, rows[0][LABEL_THRESHOLDS.name])

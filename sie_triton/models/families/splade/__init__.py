@@ -26,7 +26,11 @@ class Splade(TextFamily):
     parameters = (TRUNCATION_SIDE,)
     features = (INPUT_IDS, LOOKUP_IDS)
     takes_loras = True
-    reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
+    reference_adapters = (
+        "splade_flash:SPLADEFlashAdapter",
+        "gte_sparse_flash:GTESparseFlashAdapter",
+        "sentence_transformer:SentenceTransformerSparseAdapter",
+    )
 
     def recognise(self, directory: Path) -> Recognised | None:
         """Recognise a SPLADE model, with doubt if it is a bare masked language model."""

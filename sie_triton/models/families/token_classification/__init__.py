@@ -38,8 +38,8 @@ AGGREGATION = Parameter(
     "aggregation_strategy",
     str,
     STRATEGIES,
-    doc="how tokens become entities, as in transformers: none gives each token with its full label; simple joins "
-    "neighbours of one label; first, average and max let a word have one label. Default simple",
+    doc="as in transformers: none gives tokens with their full labels; simple, the default, joins neighbours of one "
+    "label; first, average and max give a word one label",
 )
 
 

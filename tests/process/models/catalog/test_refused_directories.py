@@ -84,10 +84,6 @@ REFUSED: dict[str, tuple[Build, str]] = {
         saved(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**TINY))),
         "T5ForConditionalGeneration is an encoder-decoder, which generates text; to serve its encoder, save",
     ),
-    "a regression over three labels": (
-        bare_with_head("SequenceClassification", num_labels=3, problem_type="regression"),
-        "problem_type regression cannot be served; supported are single_label_classification and multi_label_",
-    ),
     "a head for answers": (bare_with_head("QuestionAnswering"), "BertForQuestionAnswering has a head that no"),
     "an image model": (saved(lambda: transformers.ViTModel(VIT)), r"vit \(image_size\) reads images; it cannot be"),
     "an audio model": (saved(lambda: transformers.Wav2Vec2Model(WAV2VEC2)), r"wav2vec2 \(conv_kernel\) reads audio;"),
