@@ -15,6 +15,7 @@ from sie_triton.models.families.shared.classes import (
     CLASS_NAMES,
     IS_MULTI,
     IS_MULTI_LABEL,
+    RANKED,
     THRESHOLD,
     TYPE,
     classes,
@@ -24,7 +25,7 @@ from sie_triton.models.families.shared.classes import (
 class SequenceClassification(TextFamily):
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
-    parameters = (THRESHOLD, IS_MULTI, TYPE)
+    parameters = (THRESHOLD, IS_MULTI, TYPE, RANKED)
     takes_loras = True
     reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
 

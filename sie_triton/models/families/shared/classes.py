@@ -30,6 +30,8 @@ TYPE = Parameter(
     doc="multi-label if several classes may apply to one text; parameter multi_label overrides it",
 )
 
+RANKED = Parameter("ranked", bool, doc="false: classes in the order of the labels")
+
 
 def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
     """Return whether several classes may apply; `usual` is the model's default if the request does not say."""
@@ -44,9 +46,12 @@ def ranked_classes(
     options: Mapping[str, ParameterValue],
     thresholds: npt.NDArray[np.float32] | None = None,
 ) -> Findings:
-    """Return classes by descending score, ties in the order of labels; `thresholds` NaN are that of the request."""
+    """Return classes by descending score, ties in the order of labels; with RANKED false in the order of labels.
+
+    `thresholds` NaN are that of the request.
+    """
     least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, 0)
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable") if options.get(RANKED.name, True) else np.arange(len(scores))
     return Findings(
         classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]
     )
