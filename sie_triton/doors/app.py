@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_triton.client.door import GRPC_PORT
-from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei
+from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei, vllm
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.request_log import MAX_URL
@@ -34,6 +34,7 @@ DIALECTS: Sequence[Routes] = (
     rerank.routes,
     embed.routes,
     tei.routes,
+    vllm.routes,
     health.routes,
     metrics.routes,
     status_page.routes,

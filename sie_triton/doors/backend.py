@@ -1,12 +1,13 @@
 """The seam between the routes and what answers requests: one Triton, or a queue before many."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.request import Request
 
 from sie_triton.client import AsyncSIEClient
@@ -16,7 +17,7 @@ from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.contract.names import split_profile
-from sie_triton.errors import SIEError
+from sie_triton.errors import DeadlinePassed, SIEError
 
 # Maximum number of concurrent requests to Triton that one large request is split into.
 MAX_CONCURRENCY = 16
@@ -25,6 +26,8 @@ MAX_CONCURRENCY = 16
 QUESTION_S = 5.0
 
 Items = Sequence[Mapping[str, Any]]
+
+Result = TypeVar("Result")
 
 # The identity of the request that this task handles, as request parameters: see system/telemetry/identity.py.
 forwarded: ContextVar[Mapping[str, str]] = ContextVar("forwarded", default=MappingProxyType({}))
@@ -135,6 +138,27 @@ class Backend(ABC):
     async def ask(self, method: str, **arguments: Any) -> Any:
         """Call a method of tritonclient other than `infer` and return its result."""
         return await self._questions.ask(method, Deadline.after(QUESTION_S), **arguments)
+
+
+async def spread(calls: Sequence[Callable[[float], Awaitable[Result]]], deadline: Deadline) -> list[Result]:
+    """Return the results of the calls, at most MAX_CONCURRENCY at a time; an error ends them all.
+
+    Each takes the seconds that are left; DeadlinePassed if there are none.
+    """
+    places = asyncio.Semaphore(MAX_CONCURRENCY)
+
+    async def placed(call: Callable[[float], Awaitable[Result]]) -> Result:
+        async with places:
+            if not deadline.left_s:
+                raise DeadlinePassed("timeout: passed before all items were sent")
+            return await call(deadline.left_s)
+
+    tasks = [asyncio.create_task(placed(call)) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:

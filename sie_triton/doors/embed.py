@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import uuid4
 
 import numpy as np
@@ -17,7 +17,7 @@ from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors.endpoint import Answer, Door, DoorRequest
 from sie_triton.doors.fields import Body, Count, Ignored, Items, ModelName
 from sie_triton.doors.items import item_in
-from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, items_of
+from sie_triton.doors.json_dialects import answered, cut_by, items_of
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import as_base64
 from sie_triton.doors.openapi_dialects import TEXTS, Operation
@@ -52,6 +52,8 @@ class Embed(Body):
     max_tokens: None = Field(None, description="a text is read once, up to the model's maximum length")
     priority: Ignored = None
 
+    remedy: ClassVar[str] = "use truncate END"
+
     @property
     def types(self) -> list[EmbeddingType]:
         return list(dict.fromkeys(self.embedding_types or ["float"]))
@@ -75,6 +77,10 @@ class Embed(Body):
             "is_query": ROLES.get(self.input_type or ""),
             TRUNCATION_SIDE.name: SIDES.get(self.truncate or ""),
         }
+
+    @property
+    def refuses_long(self) -> bool:
+        return self.truncate == "NONE"
 
 
 OPERATION = Operation(
@@ -101,14 +107,13 @@ async def embed(version: str, request: DoorRequest) -> Answer:
     (field, _), parameters = wanted.content, await _parameters(request, wanted)
     dtypes = list(dict.fromkeys(DTYPES.get(each, each) for each in wanted.types))
     results = await asyncio.gather(*(_encoded(request, wanted, parameters | {"output_dtype": d}) for d in dtypes))
-    if wanted.truncate == "NONE":
-        check_lengths(results[0], field, "use truncate END")
+    wanted.check_lengths(results[0], field)
     return answered(request, answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
 
 
 async def _parameters(request: DoorRequest, wanted: Embed) -> dict[str, Any]:
     """Return the request parameters without the side on which texts are cut, if the model always cuts there."""
-    parameters = wanted.parameters() | {"output_types": DENSE.name}
+    parameters = wanted.options() | {"output_types": DENSE.name}
     if TRUNCATION_SIDE.name not in parameters:
         return parameters
     return cut_by(await request.door.served.spec(wanted.model), parameters, "truncate")

@@ -1,12 +1,23 @@
 """Bodies of other HTTP dialects as pydantic models, and checks of fields before any work begins."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from sie_triton.contract.parameters import LONGEST_NAME, shown
 from sie_triton.doors.endpoint import DoorRequest
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.places import OVERFLOW, Policy
 from sie_triton.errors import InputError
 from sie_triton.settings.validation import requirement
 
@@ -28,13 +39,15 @@ FILE_BYTES_A_CHARACTER = 16
 
 # What a value must be, by the type of pydantic's error, where clients of HTTP need other words than files of settings.
 WORDS = {
+    "extra_forbidden": "is not read here",
+    "model_type": "must be an object",
     "string_type": "must be a string",
     "too_short": "is empty; give at least one",
     "none_required": "is not supported",
 }
 
 # Types of errors whose words leave nothing to say about the value.
-COMPLETE = ("missing", "too_long", "too_short", "value_error")
+COMPLETE = ("extra_forbidden", "missing", "too_long", "too_short", "value_error")
 
 # Stands in schemas for SIE_DOOR_MAX_ITEMS, which validation reads from its context.
 MAX_ITEMS = 0
@@ -43,10 +56,14 @@ MAX_ITEMS = 0
 class Body(BaseModel):
     """Body of a request, checked without conversions. Undeclared fields are request parameters.
 
-    /openapi.json describes the fields by the same declarations. A field's description is a part of its errors.
+    /openapi.json describes the fields by the same declarations. A field's description is a part of its errors. `fixed`
+    are request parameters that the route itself sets, `remedy` is what an error for a text that is too long advises.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
+
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    remedy: ClassVar[str] = "shorten it"
 
     @classmethod
     def of(cls, request: DoorRequest) -> Self:
@@ -57,38 +74,56 @@ class Body(BaseModel):
         """Return the body in a JSON value, where null counts as absent; InputError names the first invalid field."""
         if not isinstance(content, dict):
             raise InputError.at("body", f"must be a JSON object; got {shown_json(content)}")
-        given = {name: value for name, value in content.items() if value is not None}
-        _check_number(len(given) - len(given.keys() & cls.model_fields.keys()))  # pydantic is slow with many
         try:
-            return cls.model_validate(given, context=max_items)
+            return cls.model_validate(content, context=max_items)
         except ValidationError as exc:
             raise cls._first(exc) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, content: Any) -> Any:
+        """Return the fields that are not null; InputError if they are too many for pydantic, which is slow with many."""
+        if not isinstance(content, dict):
+            return content
+        given = {name: value for name, value in content.items() if value is not None}
+        _check_number(len(given) - len(given.keys() & cls.model_fields.keys()))
+        return given
 
     @classmethod
     def _first(cls, invalid: ValidationError) -> InputError:
         error = invalid.errors(include_url=False)[0]
         name, *inner = error["loc"]
-        place = "".join([str(name), *(f"[{i}]" for i in inner)])
+        place = "".join([str(name), *(f"[{i}]" if isinstance(i, int) else f".{i[:LONGEST_NAME]}" for i in inner)])
         meaning = None if inner else cls.model_fields[str(name)].description
         problem = (WORDS.get(error["type"]) or requirement(error)) + (f" ({meaning})" if meaning else "")
         got = "" if error["type"] in COMPLETE else f"; got {shown_json(error['input'])}"
         return InputError.at(place, problem + got)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the request parameters: undeclared fields, and those that declared ones stand for."""
+    def options(self) -> dict[str, Any]:
+        """Return the request parameters: undeclared fields, those that declared ones stand for, and `fixed`."""
         others = self.model_extra or {}
-        for name in OURS:
+        for name in (*OURS, *self.fixed):
             if name in others:
-                raise InputError.at(name, "cannot be set here; use /v1/encode")
+                raise InputError.at(name, "cannot be set here; use SIE's routes")
         named = {name: value for name, value in self.translated().items() if value is not None}
         for name, value in named.items():
             if others.get(name, value) != value:
                 raise InputError.at(name, f"contradicts another field, which makes it {shown(value)}; send one of them")
-        return checked_options(others | named)
+        return checked_options(others | named | self.fixed)
 
     def translated(self) -> dict[str, Any]:
         """Return the request parameters that declared fields stand for; None: unset."""
         return {}
+
+    @property
+    def refuses_long(self) -> bool:
+        """True if a text beyond the model's maximum length is an error; else it is truncated."""
+        return False
+
+    def check_lengths(self, results: Sequence[Mapping[str, Any]], field: str) -> None:
+        """Raise Failure for the first truncated item if the request refuses long texts."""
+        if self.refuses_long:
+            check_lengths(results, field, self.remedy)
 
 
 def _counted(value: Any, info: ValidationInfo) -> Any:
@@ -128,12 +163,45 @@ Texts = Annotated[
 INTEGRAL = BeforeValidator(_integral)
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT), INTEGRAL]
 ModelName = Annotated[str, Field(max_length=LONGEST_MODEL, description="org/name, or org/name:profile")]
+NESTED = Field(strict=False)  # of an object in a body: strictly, pydantic would want an instance of its class
 Ignored = Annotated[Any, Field(description="ignored")]
+Truncation = Annotated[
+    int,
+    Field(ge=-1, le=-1, description="-1: a text beyond the model's maximum length is truncated; no other length"),
+    INTEGRAL,
+]
+
+
+class Overflowing(Body):
+    """Body with SIE's and vLLM's fields for texts beyond the model's maximum length, which are truncated by default."""
+
+    overflow_policy: Policy | None = Field(None, description="error: do not truncate a text that is too long")
+    truncate_prompt_tokens: Truncation | None = None
+
+    remedy: ClassVar[str] = f"shorten it, or omit {OVERFLOW} to truncate it"
+
+    @property
+    def refuses_long(self) -> bool:
+        return self.overflow_policy == "error"
+
+    @model_validator(mode="after")
+    def _agreeing(self) -> Self:
+        if self.refuses_long and self.truncate_prompt_tokens is not None:
+            raise InputError.at("truncate_prompt_tokens", f"contradicts {OVERFLOW} error; send one of them")
+        return self
 
 
 def check_count(number: int, name: str, max_items: int) -> None:
     if number > max_items:
         raise InputError.at(name, f"has {number} entries; SIE_DOOR_MAX_ITEMS allows {max_items} per request")
+
+
+def check_lengths(results: Sequence[Mapping[str, Any]], field: str, remedy: str) -> None:
+    """Raise Failure for the first item that the model has truncated."""
+    for i, result in enumerate(results):
+        if result.get("truncated"):
+            name = f"{field}[{i}]"
+            raise Failure("too_long", f"{name}: is longer than the model's maximum length; {remedy}", field=name)
 
 
 def check_query(query: str | bytes, items: Sequence[Any], name: str, max_bytes: int) -> None:

@@ -1,15 +1,15 @@
 """Results of extract with an error for each item at fault, as SIE's server answers, in place of one for the request."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from sie_triton.client.calls import in_call, names_item
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import ExtractResult, Timing
-from sie_triton.doors.backend import MAX_CONCURRENCY, Items
+from sie_triton.doors.backend import Items, spread
 from sie_triton.doors.failures import failure_of
-from sie_triton.errors import DeadlinePassed, InputError
+from sie_triton.errors import InputError
 
 Extract = Callable[[slice, float], Awaitable[list[ExtractResult]]]
 
@@ -22,17 +22,14 @@ async def extracted_apart(items: Items, extract: Extract, seconds: float) -> lis
     `extract` takes a part of the items and the seconds that are left. It refuses a part with such an item as a whole:
     then each item is sent again on its own.
     """
-    deadline, places = Deadline.after(seconds), asyncio.Semaphore(MAX_CONCURRENCY)
+    deadline = Deadline.after(seconds)
 
-    async def alone(i: int) -> ExtractResult:
-        async with places:
-            if not deadline.left_s:
-                raise DeadlinePassed("timeout: passed before all items were sent")
-            try:
-                (result,) = await extract(slice(i, i + 1), deadline.left_s)
-            except InputError as exc:
-                return failed(items[i], in_call(exc, i))
-            return result
+    async def alone(i: int, left_s: float) -> ExtractResult:
+        try:
+            (result,) = await extract(slice(i, i + 1), left_s)
+        except InputError as exc:
+            return failed(items[i], in_call(exc, i))
+        return result
 
     try:
         return await extract(slice(None), seconds)
@@ -41,12 +38,7 @@ async def extracted_apart(items: Items, extract: Extract, seconds: float) -> lis
             raise
         if len(items) == 1:
             return [failed(items[0], exc)]
-    tasks = [asyncio.create_task(alone(i)) for i in range(len(items))]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+    return await spread([partial(alone, i) for i in range(len(items))], deadline)
 
 
 def failed(item: Mapping[str, Any], error: InputError) -> ExtractResult:

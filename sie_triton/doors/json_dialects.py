@@ -8,7 +8,6 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, DoorRequest
-from sie_triton.doors.failures import Failure
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
@@ -27,14 +26,6 @@ def entries_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def in_order(result: Mapping[str, Any]) -> list[float]:
     """Return the scores of a ranked result in the order of its items."""
     return [entry["score"] for entry in entries_of(result)]
-
-
-def check_lengths(results: Sequence[Mapping[str, Any]], field: str, remedy: str) -> None:
-    """Raise Failure for the first item that the model has truncated."""
-    for i, result in enumerate(results):
-        if result.get("truncated"):
-            name = f"{field}[{i}]"
-            raise Failure("too_long", f"{name}: is longer than the model's maximum length; {remedy}", field=name)
 
 
 def answered(

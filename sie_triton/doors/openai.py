@@ -14,7 +14,7 @@ from sie_triton.contract.tensors import DENSE
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import Body, Ignored, ModelName, Texts
+from sie_triton.doors.fields import Ignored, ModelName, Overflowing, Texts
 from sie_triton.doors.json_dialects import answered, items_of
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openapi_dialects import TEXTS, USAGE, Operation
@@ -46,13 +46,16 @@ def _refuse_ids(given: Any) -> Any:
     return given
 
 
-class Embeddings(Body):
+TextsNotIds = Annotated[
+    Texts, BeforeValidator(_refuse_ids), Field(description="a string or a list of strings; token ids are refused")
+]
+
+
+class Embeddings(Overflowing):
     """Body of an embeddings request."""
 
     model: ModelName
-    input: Annotated[Texts, BeforeValidator(_refuse_ids)] = Field(
-        description="a string or a list of strings; token ids are refused"
-    )
+    input: TextsNotIds
     encoding_format: Literal["float", "base64"] | None = None
     user: Ignored = None
     task: Literal["retrieval.query", "retrieval.passage"] | None = Field(
@@ -83,13 +86,14 @@ def routes(door: Door) -> list[Route]:
 async def embeddings(request: DoorRequest) -> Answer:
     wanted = Embeddings.of(request)
     results = await _encoded(request, wanted)
+    wanted.check_lengths(results, "input")
     is_base64 = wanted.encoding_format == "base64"
     return answered(request, answer(wanted.model, results, is_base64), timing_of(results))
 
 
 async def _encoded(request: DoorRequest, wanted: Embeddings) -> list[EncodeResult]:
     door, items = request.door, items_of(wanted.input)
-    parameters = wanted.parameters() | {"output_types": DENSE.name}
+    parameters = wanted.options() | {"output_types": DENSE.name}
     async with Explaining(door, wanted.model, "encode", items, DENSE.name):
         return await door.backend.encode(wanted.model, items, request.seconds, parameters)
 

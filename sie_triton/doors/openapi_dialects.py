@@ -7,14 +7,14 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.fields import MAX_ITEMS, OURS, Body
-from sie_triton.doors.model_choice import CLASSES, DENSE, SCORES, SPARSE, able
+from sie_triton.doors.model_choice import CLASSES, DENSE, MULTIVECTOR, SCORES, SPARSE, able
 from sie_triton.doors.openapi import TIMEOUT, posted
 from sie_triton.doors.schemas import INTEGER, Schema, closed, models_of, parameters, record
 
 QUERY, TEXTS = "What climbs?", ["Roses climb.", "Ships sail."]
 USAGE = record(prompt_tokens=INTEGER, total_tokens=INTEGER)
 
-VERBS = {DENSE: "encode", SPARSE: "encode", SCORES: "score", CLASSES: "extract"}
+VERBS = {DENSE: "encode", SPARSE: "encode", MULTIVECTOR: "encode", SCORES: "score", CLASSES: "extract"}
 
 # Fields of bodies that are request parameters under another name.
 RENAMED = {"output_dimension": "dimensions"}
@@ -51,15 +51,25 @@ class Operation(NamedTuple):
     def _schema(self, max_items: int, models: Sequence[ModelSpec], other: str) -> Schema:
         """Return the body's schema with the models' request parameters, without OURS and `other`."""
         made = self.body.model_json_schema(schema_generator=Plain)
-        given = {name: made["properties"][name] for name in made["required"]} | made["properties"]
-        for each in given.values():
-            for part in (each, *each.get("anyOf", ())):
-                if part.get("maxItems") == MAX_ITEMS:
-                    part["maxItems"] = max_items
+        properties = _complete(made["properties"], made.get("$defs", {}), max_items)
+        given = {name: properties[name] for name in made["required"]} | properties
         taken = parameters(models_of(models), VERBS[self.what])
         renamed = {name: taken[same] for name, same in RENAMED.items() if name in given and same in taken}
-        taken = {name: schema for name, schema in taken.items() if name not in (*OURS, other)}
+        taken = {name: schema for name, schema in taken.items() if name not in (*OURS, other, *self.body.fixed)}
         return closed(given | taken | given | renamed, *made["required"])
+
+
+def _complete(schema: Any, parts: Schema, max_items: int) -> Any:
+    """Return a schema with its `parts` in place of references, and with `max_items` in place of MAX_ITEMS."""
+    if isinstance(schema, list):
+        return [_complete(each, parts, max_items) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        part = parts[schema["$ref"].removeprefix("#/$defs/")]
+        schema = {name: value for name, value in part.items() if name != "title"}
+    limit = {"maxItems": max_items} if schema.get("maxItems") == MAX_ITEMS else {}
+    return {name: _complete(value, parts, max_items) for name, value in schema.items()} | limit
 
 
 class Plain(GenerateJsonSchema):

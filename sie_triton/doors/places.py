@@ -1,7 +1,7 @@
 """Places of the fields of requests to SIE's own routes. A field in another place is an error, never ignored."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from sie_triton.contract.parameters import LONGEST_NAME, shown
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
@@ -13,7 +13,9 @@ ID, IMAGES, VIDEO, METADATA = "id", "images", "video", "metadata"
 ITEM_KEYS = (ID, TEXT.name, IMAGE.name, IMAGES, AUDIO.name, VIDEO, DOCUMENT.name, METADATA)
 
 # SIE's parameter for texts that are longer than the model reads, which all models here truncate by default.
-OVERFLOW, POLICIES = "overflow_policy", ("default", "truncate_text", "error")
+OVERFLOW = "overflow_policy"
+Policy = Literal["default", "truncate_text", "error"]
+POLICIES = get_args(Policy)
 
 # Fields of an image or a document, and of a sound. `format` is a hint: the content decides.
 FILE_KEYS = ("data", "format")

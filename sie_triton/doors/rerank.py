@@ -16,8 +16,17 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import INTEGRAL, Body, Count, Ignored, Items, ModelName, allowing, check_query
-from sie_triton.doors.json_dialects import answered, in_order, items_of
+from sie_triton.doors.fields import (
+    INTEGRAL,
+    LARGEST_COUNT,
+    Ignored,
+    Items,
+    ModelName,
+    Overflowing,
+    allowing,
+    check_query,
+)
+from sie_triton.doors.json_dialects import answered, entries_of, in_order, items_of
 from sie_triton.doors.model_choice import SCORES, Explaining
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import sie_timing
@@ -47,15 +56,15 @@ Spans = Annotated[
 ]
 
 
-class Rerank(Body):
-    """Body of a rerank request."""
+class Rerank(Overflowing):
+    """Body of a rerank request; `top_n` 0 is vLLM's word for all documents."""
 
     model: ModelName
     query: str
     documents: Items[SkipValidation[str | dict[str, Any]]] = Field(
         description="strings, or objects with at least one of rank_fields"
     )
-    top_n: Count | None = None
+    top_n: Annotated[int, Field(ge=0, le=LARGEST_COUNT), INTEGRAL] | None = Field(None, description="0: all")
     return_documents: bool | None = None
     rank_fields: RankFields | None = Field(
         None, description="fields that are read from documents that are objects, one line each; default: text"
@@ -105,11 +114,12 @@ def cohere_routes(
 
 async def rerank(version: str, request: DoorRequest) -> Answer:
     door, wanted = request.door, Rerank.of(request)
-    texts, parameters = wanted.texts(), wanted.parameters()
+    texts, parameters = wanted.texts(), wanted.options()
     check_query(wanted.query, texts, "query", door.settings.door_max_body_bytes)
     items, query = items_of(texts), {TEXT.name: wanted.query}
     async with Explaining(door, wanted.model, "score", items):
         result = await door.backend.score(wanted.model, query, items, request.seconds, parameters)
+    wanted.check_lengths(entries_of(result), "documents")
     body = answer(version, wanted, in_order(result), result["token_count"])
     return answered(request, body, sie_timing(result["timing"]))
 
@@ -131,7 +141,7 @@ def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
 
 def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: int) -> dict[str, Any]:
     """Return the response body, for clients of both. `scores` are in the order of the documents."""
-    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n]
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n or None]
     results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.return_documents:
         results = [each | {"document": _returned(wanted.documents[int(each["index"])])} for each in results]

@@ -15,10 +15,9 @@ from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
 from sie_triton.doors import openapi_sie
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
-from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
+from sie_triton.doors.fields import check_lengths, check_query, checked_model, checked_options, whole
 from sie_triton.doors.item_errors import extracted_apart
 from sie_triton.doors.items import entities_in, item_in, items_in
-from sie_triton.doors.json_dialects import check_lengths
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers

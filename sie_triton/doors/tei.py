@@ -4,9 +4,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+import numpy as np
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from starlette.routing import Route
 
 from sie_triton.contract import TRUNCATION_SIDE
@@ -16,9 +17,9 @@ from sie_triton.doors import rerank
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import Body, Count, Items, Texts, allowing, check_query
-from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, entries_of, in_order, items_of
-from sie_triton.doors.model_choice import CLASSES, DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors.fields import NESTED, Body, Count, Items, Texts, allowing, check_query
+from sie_triton.doors.json_dialects import answered, cut_by, entries_of, in_order, items_of
+from sie_triton.doors.model_choice import CLASSES, DENSE, MULTIVECTOR, SCORES, SPARSE, Capable
 from sie_triton.doors.openapi import Document, failures, operation
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
 from sie_triton.doors.response_bodies import sie_timing, timing_of
@@ -38,9 +39,6 @@ PROMPT_NAMES = {"query": True, "document": False}
 
 DIRECTION = "truncation_direction"
 
-# How a client allows truncation, in the words of errors.
-OMIT = "omit truncate to cut it"
-
 
 class Truncating(Body):
     """Body with the fields that say whether and where a text beyond the model's maximum length is cut."""
@@ -50,14 +48,19 @@ class Truncating(Body):
     )
     truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
 
+    remedy: ClassVar[str] = "omit truncate to cut it"
+
+    @property
+    def refuses_long(self) -> bool:
+        return self.truncate is False
+
     def translated(self) -> dict[str, Any]:
         return {TRUNCATION_SIDE.name: self.truncation_direction and self.truncation_direction.lower()}
 
 
-class Embed(Truncating):
-    """Body of a request to /embed or /embed_sparse."""
+class Prompted(Truncating):
+    """Body with the fields of every route that returns vectors, or is computed from them."""
 
-    inputs: Texts
     prompt_name: str | None = Field(None, description="query, document, or another prompt in the model's own files")
 
     def translated(self) -> dict[str, Any]:
@@ -66,6 +69,43 @@ class Embed(Truncating):
             "is_query": is_query,
             "prompt_name": self.prompt_name if is_query is None else None,
         }
+
+
+class Embed(Prompted):
+    """Body of a request to /embed, /embed_sparse or /embed_all."""
+
+    inputs: Texts
+
+
+class Sentences(Body):
+    """A sentence, and those to compare it with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source_sentence: str
+    sentences: Items[str]
+
+
+class SimilarityParameters(Prompted):
+    """How the sentences are read."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Similarity(Body):
+    """Body of a request to /similarity."""
+
+    inputs: Annotated[Sentences, NESTED]
+    parameters: Annotated[SimilarityParameters, NESTED] | None = None
+
+    fixed: ClassVar[Mapping[str, Any]] = {"normalize": True}
+
+    @property
+    def reading(self) -> SimilarityParameters:
+        return self.parameters or SimilarityParameters()
+
+    def translated(self) -> dict[str, Any]:
+        return self.reading.translated()
 
 
 NotRaw = Annotated[bool, allowing(operator.not_, "is not supported"), WithJsonSchema({"enum": [False]})]
@@ -118,6 +158,11 @@ OF_MODEL = "of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
 WEIGHTS = several(several(record(index=INTEGER, value=NUMBER)))
 RANKS = several(fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score"))
 EMBED = Operation(Embed, f"Dense vectors {OF_MODEL}", {"inputs": TEXTS}, several(NUMBERS), FAILURE)
+EMBED_ALL = Operation(
+    Embed, f"A vector for each token {OF_MODEL}", {"inputs": TEXTS}, several(several(NUMBERS)), FAILURE, MULTIVECTOR
+)
+COMPARED = {"inputs": {"source_sentence": QUERY, "sentences": TEXTS}}
+SIMILARITY = Operation(Similarity, f"Cosine similarities {OF_MODEL}", COMPARED, NUMBERS, FAILURE)
 EMBED_SPARSE = Operation(Embed, f"Sparse vectors {OF_MODEL}", {"inputs": TEXTS}, WEIGHTS, FAILURE, SPARSE)
 RERANK = Operation(Rerank, f"Scores {OF_MODEL}", {"query": QUERY, "texts": TEXTS}, RANKS, FAILURE, SCORES)
 CLASSIFIED = several(record(score=NUMBER, label=STRING))
@@ -139,7 +184,9 @@ def routes(door: Door) -> list[Route]:
         for method, path, handler, document in (
             ("POST", "/", tei.embed, None),
             ("POST", "/embed", tei.embed, partial(EMBED.document_of_one, *given)),
+            ("POST", "/embed_all", tei.embed_all, partial(EMBED_ALL.document_of_one, *given)),
             ("POST", "/embed_sparse", tei.embed_sparse, partial(EMBED_SPARSE.document_of_one, *given)),
+            ("POST", "/similarity", tei.similarity, partial(SIMILARITY.document_of_one, *given)),
             ("POST", "/rerank", tei.rerank, partial(RERANK.document_of_one, *given)),
             ("POST", "/predict", tei.predict, partial(PREDICT.document_of_one, *given)),
             ("GET", "/info", tei.info, INFO),
@@ -161,12 +208,25 @@ class Tei:
         self._capable = capable
 
     async def embed(self, request: DoorRequest) -> Answer:
-        results = await self._encoded(request, "dense", DENSE)
+        results = await self._embedded(request, "dense", DENSE)
         return _told(request, [result["dense"] for result in results], results)
 
+    async def embed_all(self, request: DoorRequest) -> Answer:
+        results = await self._embedded(request, "multivector", MULTIVECTOR)
+        return _told(request, [result["multivector"] for result in results], results)
+
     async def embed_sparse(self, request: DoorRequest) -> Answer:
-        results = await self._encoded(request, "sparse", SPARSE)
+        results = await self._embedded(request, "sparse", SPARSE)
         return _told(request, sparse_answer(results), results)
+
+    async def similarity(self, request: DoorRequest) -> Answer:
+        wanted = Similarity.of(request)
+        texts = [*wanted.inputs.sentences, wanted.inputs.source_sentence]
+        results = await self._encoded(request, wanted, texts, "dense", DENSE)
+        wanted.reading.check_lengths(results[:-1], "inputs.sentences")
+        wanted.reading.check_lengths(results[-1:], "inputs.source_sentence")
+        *vectors, source = [result["dense"] for result in results]
+        return _told(request, np.stack(vectors) @ source, results)
 
     async def rerank(self, request: DoorRequest) -> Answer:
         """Answer TEI's clients, and those that send Cohere's or Jina's body to this path."""
@@ -176,17 +236,16 @@ class Tei:
         wanted = Rerank.of(request)
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
-        parameters, spec = wanted.parameters(), await self._capable.spec(SCORES)
+        parameters, spec = wanted.options(), await self._capable.spec(SCORES)
         options = cut_by(spec, parameters, DIRECTION)
         result = await request.door.backend.score(spec.model, query, items, request.seconds, options)
-        if wanted.truncate is False:
-            check_lengths(entries_of(result), "texts", f"{OMIT} (with the query)")
+        wanted.check_lengths(entries_of(result), "texts")
         headers = {TOKENS_HEADER: str(result["token_count"])}
         return answered(request, rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
 
     async def predict(self, request: DoorRequest) -> Answer:
         wanted = Predict.of(request)
-        parameters, spec = wanted.parameters(), await self._capable.spec(CLASSES)
+        parameters, spec = wanted.options(), await self._capable.spec(CLASSES)
         options, items = cut_by(spec, parameters, DIRECTION), items_of(wanted.inputs)
         results = await request.door.backend.extract(spec.model, items, [], None, request.seconds, options)
         classes = [[{"score": each["score"], "label": each["label"]} for each in r["classifications"]] for r in results]
@@ -196,14 +255,18 @@ class Tei:
         what, spec = await self._capable.any()
         return request.answer(described(what, spec, request.door.settings.door_max_items))
 
-    async def _encoded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
+    async def _embedded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
         wanted = Embed.of(request)
-        parameters, spec = wanted.parameters(), await self._capable.spec(what)
-        parameters = cut_by(spec, parameters, DIRECTION) | {"output_types": output}
-        results = await request.door.backend.encode(spec.model, items_of(wanted.inputs), request.seconds, parameters)
-        if wanted.truncate is False:
-            check_lengths(results, "inputs", OMIT)
+        results = await self._encoded(request, wanted, wanted.inputs, output, what)
+        wanted.check_lengths(results, "inputs")
         return results
+
+    async def _encoded(
+        self, request: DoorRequest, wanted: Body, texts: Sequence[str], output: str, what: str
+    ) -> list[Any]:
+        parameters, spec = wanted.options(), await self._capable.spec(what)
+        parameters = cut_by(spec, parameters, DIRECTION) | {"output_types": output}
+        return await request.door.backend.encode(spec.model, items_of(texts), request.seconds, parameters)
 
 
 def _told(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answer:

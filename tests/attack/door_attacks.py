@@ -25,15 +25,22 @@ SMALL, LARGE = 1000, 3_000_000
 
 
 FIELDS = {
-    "/v1/embeddings": ("model", "input", "dimensions", "encoding_format", "user"),
+    "/v1/embeddings": ("model", "input", "dimensions", "encoding_format", "user", "truncate_prompt_tokens"),
     "/v1/rerank": ("model", "query", "documents", "top_n", "return_documents", "rank_fields", "max_chunks_per_doc"),
     "/v2/rerank": ("model", "query", "documents", "top_n", "relevant_spans", "max_tokens_per_doc", "priority"),
     "/embed": ("inputs", "truncate", "normalize", "prompt_name", "truncation_direction"),
     "/embed_sparse": ("inputs", "truncate"),
     "/predict": ("inputs", "raw_scores", "truncate"),
     "/rerank": ("query", "texts", "raw_scores", "return_text"),
+    "/embed_all": ("inputs", "truncate", "prompt_name"),
+    "/similarity": ("inputs", "parameters", "normalize"),
+    "/score": ("model", "text_1", "text_2", "queries", "documents", "truncate_prompt_tokens", "use_activation"),
+    "/v1/score": ("model", "data_1", "data_2", "user"),
+    "/classify": ("model", "input", "ranked", "threshold"),
+    "/pooling": ("model", "input", "task", "encoding_format", "embed_dtype", "endianness"),
 }
 USUAL = {"model": "a/other", "input": "x", "inputs": ["x"], "query": "q", "documents": ["a"], "texts": ["a"]}
+USUAL |= {"text_1": "q", "text_2": ["a"], "data_1": "q", "data_2": ["a"]}
 ODD = ("", "x", "org/name", "a:b:c", "\0", "蔷" * 99, 0, 1, -1, 2**53, 1e300, True, False, None, "timeout", "priority")
 
 

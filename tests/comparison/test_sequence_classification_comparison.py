@@ -115,6 +115,13 @@ def test_labels_and_unknown_parameters_are_refused(ours):
     assert len(pairs(ours(["x"], threshold=1.0)[0])) == 0
 
 
+def test_unranked_classes_are_in_the_order_of_the_labels(ours, library):
+    for found, theirs in zip(ours(TEXTS, ranked=False), library(TEXTS), strict=True):
+        assert [label for label, _ in pairs(found)] == [*LABELS]
+        by_label = {each["label"]: each["score"] for each in theirs}
+        assert [score for _, score in pairs(found)] == pytest.approx([by_label[label] for label in LABELS], abs=1e-4)
+
+
 def test_another_problem_is_refused(tmp_path, minilm_directory):
     directory = save_classifier(tmp_path, minilm_directory, labels=LABELS)
     config = json.loads((directory / "config.json").read_text())

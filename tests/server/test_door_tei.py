@@ -7,7 +7,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from sie_triton import SIEClient
-from tests.conftest import CROSS_ENCODER, MINILM, SPLADE
+from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE
 from tests.server.conftest import opened
 
 QUERY, TEXTS = "what climbs?", ["Roses climb.", "A ship sails."]
@@ -22,7 +22,7 @@ def ours(server):
 @pytest.fixture(scope="module")
 def tei(server):
     """Door whose TEI models are configured; by default the first capable model."""
-    models = ",".join([MINILM, SPLADE, CROSS_ENCODER])
+    models = ",".join([MINILM, SPLADE, CROSS_ENCODER, COLBERT])
     with opened(server.settings, door_tei_model=models) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
@@ -52,6 +52,23 @@ def test_embed_sparse(tei, ours):
     expected = ours.encode(SPLADE, "roses")["sparse"]
     assert [each["index"] for each in row] == expected["indices"].tolist()
     assert np.array_equal(np.array([each["value"] for each in row], np.float32), expected["values"])
+
+
+def test_embed_all(tei, ours):
+    found = tei.post("/embed_all", json={"inputs": TEXTS, "prompt_name": "query"}).json()
+    for rows, expected in zip(found, ours.encode(COLBERT, TEXTS, is_query=True), strict=True):
+        assert np.array_equal(np.array(rows, np.float32), expected["multivector"])
+
+
+def test_similarities_by_the_huggingface_inference_client(tei, ours):
+    client = InferenceClient(f"{tei.base_url}/similarity", provider="hf-inference", token="none")
+    found = client.sentence_similarity(QUERY, TEXTS)
+    query, *texts = [each["dense"] for each in ours.encode(MINILM, [QUERY, *TEXTS])]
+    assert found == pytest.approx([float(query @ text) for text in texts], abs=1e-6)
+    long = {"inputs": {"source_sentence": QUERY, "sentences": ["x", "roses climb " * 300]}}
+    assert tei.post("/similarity", json=long).status_code == 200
+    refused = tei.post("/similarity", json=long | {"parameters": {"truncate": False}})
+    assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (422, "inputs.sentences[1]")
 
 
 def test_rerank(tei, ours):

@@ -47,6 +47,7 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
     ),
     "/v2/rerank": (
         {"model": "org/cross-encoder", "query": "q", "documents": TEXTS, "max_tokens_per_doc": None, "priority": 0},
+        {"model": "org/bge-m3", "query": "q", "documents": TEXTS, "top_n": 0, "overflow_policy": "error"},
         {"model": "org/x", "query": "q", "documents": TEXTS, "relevant_spans": {"mode": "disabled"}},
     ),
     "/v1/embed": (
@@ -69,6 +70,21 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
     "/embed_sparse": ({"inputs": TEXTS},),
     "/predict": ({"inputs": [["x"], ["y"]], "raw_scores": False}, {"inputs": "x"}),
     "/rerank": ({"query": "q", "texts": TEXTS, "return_text": True, "raw_scores": False},),
+    "/embed_all": ({"inputs": TEXTS, "truncate": False},),
+    "/similarity": (
+        {"inputs": {"source_sentence": "x", "sentences": TEXTS}, "parameters": {"truncate": True, "prompt_name": "x"}},
+    ),
+    "/score": (
+        {"model": "org/cross-encoder", "text_1": "q", "text_2": TEXTS, "truncate_prompt_tokens": -1},
+        {"model": "org/cross-encoder", "queries": TEXTS, "documents": TEXTS, "use_activation": True, "user": "u"},
+        {"model": "org/bge-m3", "queries": TEXTS, "items": TEXTS},
+    ),
+    "/v1/score": ({"model": "org/bge-m3", "data_1": "q", "data_2": TEXTS},),
+    "/classify": ({"model": "org/classifier", "input": TEXTS}, {"model": "org/gliner", "input": "x"}),
+    "/pooling": (
+        {"model": "org/bge-m3", "input": TEXTS, "task": "token_embed", "encoding_format": "base64"},
+        {"model": "org/bge-m3", "input": "x", "embed_dtype": "float32", "endianness": "little", "dimensions": 8},
+    ),
 }
 GOT = (
     *("/", "/v1/models", "/v1/models/{}", "/healthz", "/readyz", "/health", "/status", "/metrics", "/openapi.json"),

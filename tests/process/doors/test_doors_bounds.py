@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.parameters import Parameter, check_parameters, shown
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.doors import embed, openai, rerank, tei
+from sie_triton.doors import embed, openai, rerank, tei, vllm
 from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, check_query
 from sie_triton.errors import InputError
 from tests.support.doors import door_of, post
@@ -22,6 +22,8 @@ USUAL = {
     embed.Embed: {"model": "m", "texts": ["x"]},
     tei.Embed: {"inputs": "x"},
     tei.Rerank: {"query": "q", "texts": ["a"]},
+    tei.Similarity: {"inputs": {"source_sentence": "x", "sentences": ["a"]}},
+    vllm.Score: {"model": "m", "text_1": "x", "text_2": ["a"]},
 }
 DEEP = [
     (openai.Embeddings, "encoding_format"),
@@ -33,6 +35,9 @@ DEEP = [
     (tei.Embed, "prompt_name"),
     (tei.Embed, "truncation_direction"),
     (tei.Rerank, "raw_scores"),
+    (tei.Similarity, "inputs"),
+    (tei.Similarity, "parameters"),
+    (vllm.Score, "truncate_prompt_tokens"),
 ]
 
 
@@ -60,6 +65,7 @@ def test_a_deep_value_is_named(body, field):
         (rerank.Rerank, "rank_fields"),
         (tei.Embed, "inputs"),
         (tei.Rerank, "texts"),
+        (vllm.Score, "text_1"),
     ],
 )
 def test_the_first_bad_entry_of_a_list_ends_its_check(body, field):
@@ -124,8 +130,12 @@ def test_names_and_parameters_are_bounded():
         openai.Embeddings.read({"model": "m", "input": "x", **many}, 10)
     with pytest.raises(InputError, match=r"^body: has 65 request parameters"):
         openai.Embeddings.read({"input": [3], **many}, 10)  # before the fields are read
+    with pytest.raises(InputError, match=r"^body: has 65 request parameters"):
+        tei.Similarity.read({**USUAL[tei.Similarity], "parameters": many}, 10)
+    with pytest.raises(InputError, match=r"^parameters\.x{80}: is not read here$"):
+        tei.Similarity.read({**USUAL[tei.Similarity], "parameters": {"x" * 1_000_000: 1}}, 10)
     with pytest.raises(InputError, match=r"^instruction: has 1000001 characters"):
-        openai.Embeddings.read({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10).parameters()
+        openai.Embeddings.read({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10).options()
     for verb, more in (("encode", {}), ("score", {"query": "q"}), ("extract", {})):
         assert "model: has 513 characters" in post(door_of()[0], {"items": ["a"], **more}, f"/v1/{verb}/{long}").text
 
@@ -143,6 +153,7 @@ def test_a_query_and_its_items_are_bounded_together():
         "/v1/score/org/m": {"query": "x" * 100, "items": ["a"] * 11},
         "/v1/rerank": {"model": "org/m", "query": "x" * 100, "documents": ["a"] * 11},
         "/rerank": {"query": "x" * 100, "texts": ["a"] * 11},
+        "/score": {"model": "org/m", "queries": "x" * 100, "items": ["a"] * 11},
         "/v1/extract/org/m": {"items": ["a"] * 11, "params": {"labels": ["x" * 50] * 2}},
     }
     for path, body in bodies.items():

@@ -10,29 +10,35 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from sie_triton.client.calls import EncodeCall, ExtractCall, ScoreCall
-from sie_triton.doors import embed, openai, rerank, tei
+from sie_triton.doors import embed, openai, rerank, tei, vllm
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
 from sie_triton.errors import InputError
 from sie_triton.settings import Settings
 from tests.pure.doors.test_doors_capable import EMBEDDER, OTHER, RERANKER
 from tests.pure.doors.test_doors_capable import Triton as Models
+from tests.pure.doors.test_doors_capable import spec as specified
 from tests.support.doors import TIMING
 from tests.support.stages import spec
 
-PATHS = ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/embed", "/embed_sparse", "/rerank", "/predict")
+PATHS = (
+    *("/v1/embeddings", "/v1/rerank", "/v2/rerank"),
+    *("/embed", "/embed_sparse", "/embed_all", "/similarity", "/rerank", "/predict"),
+    *("/score", "/v1/score", "/classify", "/pooling"),
+)
 
 
 class Triton(Models):
     """Makes of each request what is sent to a real one, and answers."""
 
     async def encode(self, model, items, seconds, parameters):
-        assert parameters["output_types"] in ("dense", "sparse")
+        assert parameters["output_types"] in ("dense", "sparse", "multivector")
         call = EncodeCall(tritonclient, model, items, {"options": parameters})
         call.arguments(call.pieces[0])
         none = np.zeros(0, np.float32)
         sparse = {"indices": none, "values": none}
-        return [{"dense": none, "sparse": sparse, "token_count": 1, "timing": TIMING} for _ in items]
+        vectors = {"dense": none, "sparse": sparse, "multivector": none.reshape(0, 8)}
+        return [{**vectors, "token_count": 1, "timing": TIMING} for _ in items]
 
     async def score(self, model, query, items, seconds, parameters):
         call = ScoreCall(tritonclient, model, query, items, {"options": parameters})
@@ -43,9 +49,11 @@ class Triton(Models):
     async def extract(self, model, items, labels, entities, seconds, parameters):
         call = ExtractCall(tritonclient, model, items, labels, entities, {"options": parameters})
         call.arguments(call.pieces[0])
-        return [{"classifications": [], "token_count": 1, "timing": TIMING} for _ in items]
+        classes = [{"label": "good", "score": 1.0}]
+        return [{"classifications": classes, "token_count": 1, "timing": TIMING} for _ in items]
 
 
+TOKENS = specified("a/tokens", "encode", multivector=8)
 CLASSIFIER = spec(model="a/classifier", family="sequence_classification", tasks=("extract",), dims={})
 
 
@@ -73,13 +81,13 @@ def example_of(methods):
 
 
 def test_every_example_works():
-    _, answers = document_and_answers(OTHER, RERANKER, CLASSIFIER)
+    _, answers = document_and_answers(OTHER, RERANKER, CLASSIFIER, TOKENS)
     assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(PATHS, 200)
 
 
 def test_unsupported_routes_have_no_example():
     _, answers = document_and_answers(OTHER, EMBEDDER)
-    assert [*answers] == ["/v1/embeddings", "/embed_sparse"]
+    assert [*answers] == ["/v1/embeddings", "/embed_sparse", "/pooling"]
 
 
 @pytest.mark.parametrize("specs", [(), (OTHER,), (OTHER, EMBEDDER, RERANKER)], ids=len)
@@ -88,10 +96,11 @@ def test_the_document_is_valid(specs):
 
 
 def test_answers_have_the_fields_that_are_promised():
-    document, answers = document_and_answers(OTHER, RERANKER)
-    for path in ("/v1/embeddings", "/v1/rerank", "/v2/rerank"):
+    document, answers = document_and_answers(OTHER, RERANKER, CLASSIFIER)
+    for path in ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/classify", "/pooling"):
         promised = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
         assert set(promised["properties"]) <= answers[path].json().keys()
+        Draft202012Validator(promised).validate(answers[path].json())
         assert "429" in document["paths"][path]["post"]["responses"]
     assert {*map(int, document["paths"]["/embed"]["post"]["responses"])} > {200, 422, 424, 429, 503}
 
@@ -103,11 +112,37 @@ BODIES = {
     "/embed": (tei.Embed, {"inputs": "x"}),
     "/rerank": (tei.Rerank, {"query": "q", "texts": ["a"]}),
     "/predict": (tei.Predict, {"inputs": "x"}),
+    "/similarity": (tei.Similarity, {"inputs": {"source_sentence": "x", "sentences": ["y"]}}),
+    "/score": (vllm.Score, {"model": "a/reranker", "text_1": "x", "text_2": "y"}),
+    "/classify": (vllm.Classify, {"model": "a/classifier", "input": "x"}),
+    "/pooling": (vllm.Pooling, {"model": "a/other", "input": "x"}),
 }
-WORDS = ("float", "base64", "int8", "NONE", "Left", "retrieval.query", "clustering", "query", "1", "true")
+WORDS = (
+    *("float", "base64", "int8", "NONE", "Left", "retrieval.query", "clustering", "query", "1", "true"),
+    *("error", "truncate_text", "embed", "token_classify", "float32", "little", "big"),
+)
 NUMBERS = (0, 1, 8, -1, 0.0, 1.0, 8.0, 8.5, 1e300, 2**31 - 1, 2**31)
 LISTS = ([], ["x"], ["text", "title"], ["x", "x"], ["x"] * 17, ["x" * 101], ["int8"], [3], [None], [["x"]], ["x", 3])
-VALUES = (None, True, False, {}, {"mode": "disabled"}, {"mode": "on"}, "", *WORDS, *NUMBERS, *LISTS, ["x"] * 10_001)
+NESTED = (
+    *({"truncate": value} for value in (False, None, 1)),
+    *({"prompt_name": "query", "truncation_direction": "Left"}, {"normalize": True}),
+    *({"source_sentence": "x", "sentences": value} for value in (["y"], [], "y", ["y"] * 10_001, [3])),
+    *({"source_sentence": 3, "sentences": ["y"]}, {"sentences": ["y"]}),
+)
+VALUES = (
+    None,
+    True,
+    False,
+    {},
+    *NESTED,
+    {"mode": "disabled"},
+    {"mode": "on"},
+    "",
+    *WORDS,
+    *NUMBERS,
+    *LISTS,
+    ["x"] * 10_001,
+)
 
 
 @pytest.mark.parametrize("path", BODIES)

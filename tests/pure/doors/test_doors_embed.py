@@ -20,20 +20,20 @@ def asked(body):
 def read(body):
     """Read all of a body, as the route does."""
     wanted = asked(body)
-    return wanted.content, wanted.parameters()
+    return wanted.content, wanted.options()
 
 
 def test_a_request_is_read_with_its_options():
     plain = asked(BODY)
     assert (plain.model, plain.content) == ("org/name", ("texts", [{"text": "a"}, {"text": "b"}]))
-    assert (plain.types, plain.truncate, plain.parameters()) == (["float"], None, {})
+    assert (plain.types, plain.truncate, plain.options()) == (["float"], None, {})
     full = asked(
         BODY
         | {"input_type": "search_query", "embedding_types": ["int8", "float", "int8"], "output_dimension": 8}
         | {"truncate": "NONE", "priority": 1, "lora": "legal"}
     )
     assert (full.types, full.truncate) == (["int8", "float"], "NONE")
-    assert full.parameters() == {"is_query": True, "dimensions": 8, "lora": "legal"}
+    assert full.options() == {"is_query": True, "dimensions": 8, "lora": "legal"}
     for change, parameters in (
         ({"input_type": "search_document"}, {"is_query": False}),
         ({"input_type": "clustering"}, {}),
@@ -41,7 +41,7 @@ def test_a_request_is_read_with_its_options():
         ({"truncate": "START"}, {"truncation_side": "left"}),
         ({"truncate": "END"}, {"truncation_side": "right"}),
     ):
-        assert asked(BODY | change).parameters() == parameters
+        assert asked(BODY | change).options() == parameters
 
 
 def test_images_and_texts_with_images_are_read():

@@ -20,18 +20,18 @@ def asked(body):
 
 def test_a_request_is_read_with_its_options():
     plain = asked({"model": "org/name", "input": "one"})
-    assert (plain.model, plain.input, plain.encoding_format, plain.parameters()) == ("org/name", ["one"], None, {})
+    assert (plain.model, plain.input, plain.encoding_format, plain.options()) == ("org/name", ["one"], None, {})
     full = {"input": ["one", ""], "model": "org/name:fast", "encoding_format": "base64", "user": "u", "dimensions": 8}
     read = asked(full)
     assert (read.model, read.input, read.encoding_format) == ("org/name:fast", ["one", ""], "base64")
-    assert read.parameters() == {"dimensions": 8}
+    assert read.options() == {"dimensions": 8}
     for task, is_query in (("retrieval.query", True), ("retrieval.passage", False)):
-        assert asked({"model": "m", "input": "x", "task": task}).parameters() == {"is_query": is_query}
+        assert asked({"model": "m", "input": "x", "task": task}).options() == {"is_query": is_query}
 
 
 def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
     body = {"model": "m", "input": "x", "dimensions": None, "user": None, "is_query": True, "instruction": "find"}
-    assert asked(body).parameters() == {"is_query": True, "instruction": "find"}
+    assert asked(body).options() == {"is_query": True, "instruction": "find"}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
 )
 def test_an_invalid_field_is_named(body, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        asked(body).parameters()
+        asked(body).options()
 
 
 @pytest.mark.parametrize("ids", [[15339, 1917], [[15339, 1917], [42]], [0]])

@@ -18,9 +18,10 @@ def test_a_request_is_read_with_its_options():
     full = asked(
         {**BODY, "model": "org/name:wide", "top_n": 2, "priority": 1, "instruction": "judge", "max_chunks_per_doc": 1}
     )
-    assert (full.model, full.top_n, full.parameters()) == ("org/name:wide", 2, {"instruction": "judge"})
-    assert asked({**BODY, "relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}).parameters() == {}
+    assert (full.model, full.top_n, full.options()) == ("org/name:wide", 2, {"instruction": "judge"})
+    assert asked({**BODY, "relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}).options() == {}
     assert asked({**BODY, "top_n": 2.0, "max_chunks_per_doc": 1.0}).top_n == 2
+    assert asked({**BODY, "truncate_prompt_tokens": -1, "overflow_policy": "truncate_text"}).options() == {}
 
 
 def test_documents_may_be_objects_read_by_their_fields():
@@ -46,7 +47,10 @@ def test_documents_may_be_objects_read_by_their_fields():
         ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must have at most 16 items, not 17"),
         ({"rank_fields": ["text", "text"]}, "rank_fields: must not contain a name twice"),
         ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must have at most 100 characters; got .*101 characters"),
-        ({"top_n": 0}, "top_n: must be greater than or equal to 1; got 0"),
+        ({"top_n": -1}, "top_n: must be greater than or equal to 0 .0: all.; got -1"),
+        ({"truncate_prompt_tokens": 512}, "truncate_prompt_tokens: must be less than or equal to -1"),
+        ({"truncate_prompt_tokens": -1, "overflow_policy": "error"}, "truncate_prompt_tokens: contradicts"),
+        ({"overflow_policy": "cut"}, "overflow_policy: must be 'default', 'truncate_text' or 'error'"),
         ({"top_n": 2**31}, "top_n: must be less than or equal to 2147483647; got 2147483648"),
         ({"top_n": 1e300}, r"top_n: must be a whole number; got 1e\+300"),
         ({"top_n": 1.5}, "top_n: must be a whole number; got 1.5"),
@@ -75,6 +79,7 @@ def test_results_are_sorted_by_score_with_original_indices():
     }
     assert found["usage"] == {"prompt_tokens": 30, "total_tokens": 30}
     assert answer("1", asked(BODY), [0.0, 0.0, 0.0], 1)["results"][0]["index"] == 0
+    assert len(answer("1", asked({**BODY, "top_n": 0}), [0.0, 0.0, 0.0], 1)["results"]) == 3
 
 
 def test_a_search_unit_is_a_hundred_documents():

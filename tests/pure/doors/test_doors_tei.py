@@ -22,7 +22,7 @@ def rerank(body):
 
 def test_requests_are_read_with_their_options():
     plain = embed({"inputs": "one", "truncate": True})
-    assert (plain.inputs, plain.truncate, plain.parameters()) == (["one"], True, {})
+    assert (plain.inputs, plain.truncate, plain.options()) == (["one"], True, {})
     assert embed({"inputs": "one", "truncate": False}).truncate is False
     full = {
         "inputs": ["a", "b"],
@@ -32,14 +32,14 @@ def test_requests_are_read_with_their_options():
         "truncation_direction": "Right",
     }
     options = {"is_query": True, "normalize": False, "dimensions": 8, "truncation_side": "right"}
-    assert (embed(full).inputs, embed(full).truncate, embed(full).parameters()) == (["a", "b"], None, options)
-    assert embed({"inputs": "a", "prompt_name": "document"}).parameters() == {"is_query": False}
+    assert (embed(full).inputs, embed(full).truncate, embed(full).options()) == (["a", "b"], None, options)
+    assert embed({"inputs": "a", "prompt_name": "document"}).options() == {"is_query": False}
     for name in ("passage", "STS", ""):
-        assert embed({"inputs": "a", "prompt_name": name}).parameters() == {"prompt_name": name}
+        assert embed({"inputs": "a", "prompt_name": name}).options() == {"prompt_name": name}
     body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True, "top_n": 3.0, "truncate": False}
     read = rerank(body)
     assert (read.query, read.texts, read.truncate, read.return_text) == ("q", ["a"], False, True)
-    assert (read.top_n, read.parameters()) == (3, {})
+    assert (read.top_n, read.options()) == (3, {})
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,13 @@ def test_a_classifier_is_told_from_other_models():
     assert [each.family for each in able(specs, CLASSES)] == ["sequence_classification"]
 
 
-TEXTS = {"/embed": {"inputs": ["a", "b", "c"]}, "/rerank": {"query": "q", "texts": ["a", "b", "c"]}}
+SENTENCES = {"inputs": {"source_sentence": "q", "sentences": ["a", "b", "c"]}}
+TEXTS = {
+    "/embed": {"inputs": ["a", "b", "c"]},
+    "/embed_all": {"inputs": ["a", "b", "c"]},
+    "/rerank": {"query": "q", "texts": ["a", "b", "c"]},
+    "/similarity": SENTENCES,
+}
 
 
 @pytest.fixture
@@ -142,11 +148,13 @@ def serving(monkeypatch):
 @pytest.mark.parametrize(("path", "body"), TEXTS.items())
 def test_only_a_truncated_text_is_refused_without_truncation(serving, path, body):
     door, backend = serving
-    assert post(door, body | {"truncate": False}, path).status_code == 200
+    backend.outputs = ["dense", "multivector"]
+    strictly = {"parameters": {"truncate": False}} if path == "/similarity" else {"truncate": False}
+    assert post(door, body | strictly, path).status_code == 200
     backend.cut = {1}
     assert post(door, body, path).status_code == 200
-    refused = post(door, body | {"truncate": False}, path)
-    (field,) = body.keys() & {"inputs", "texts"}
+    refused = post(door, body | strictly, path)
+    field = {"/rerank": "texts", "/similarity": "inputs.sentences"}.get(path, "inputs")
     assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
     assert refused.json()["error"].startswith(f"{field}[1]: is longer")
 
@@ -175,6 +183,42 @@ def test_a_classifier_gives_its_own_numbers_on_request():
     assert tei.Predict.read({"inputs": "x"}, 100).parameters() == {}
     with pytest.raises(InputError, match=r"^raw_scores: must be true or false"):
         tei.Predict.read({"inputs": "x", "raw_scores": 1}, 100)
+
+
+def test_similarities_are_cosines_with_the_source(serving, monkeypatch):
+    door, backend = serving
+    asked = []
+
+    async def encode(model, items, seconds, parameters):
+        asked.append((items, parameters))
+        vectors = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.8, 0.6]], np.float32)
+        return [{"dense": vector, "token_count": 1, "timing": TIMING} for vector in vectors]
+
+    monkeypatch.setattr(backend, "encode", encode)
+    given = {"prompt_name": "query", "truncation_direction": "right", "truncate": None}
+    answer = post(door, SENTENCES | {"parameters": given, "dimensions": 2}, "/similarity")
+    options = {"normalize": True, "is_query": True, "dimensions": 2, "output_types": "dense"}
+    assert asked == [([{"text": text} for text in ("a", "b", "c", "q")], options)]
+    assert answer.json() == pytest.approx([0.8, 0.6, 0.96])
+    assert answer.headers["X-Compute-Tokens"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": "x"}, "inputs: must be an object"),
+        ({"inputs": {"sentences": ["a"]}}, r"inputs\.source_sentence: is missing"),
+        ({"inputs": {"source_sentence": "q", "sentences": []}}, r"inputs\.sentences: is empty"),
+        ({"inputs": {"source_sentence": "q", "sentences": ["a", 3]}}, r"inputs\.sentences\[1\]: must be a string"),
+        ({"parameters": {"normalize": True}}, r"parameters\.normalize: is not read here"),
+        ({"parameters": {"truncate": 1}}, r"parameters\.truncate: must be true or false"),
+        ({"parameters": []}, "parameters: must be an object"),
+        ({"normalize": False}, "normalize: cannot be set here"),
+    ],
+)
+def test_an_invalid_similarity_field_is_named(change, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        tei.Similarity.read(SENTENCES | change, max_items=100).options()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import msgpack
 import msgpack_numpy
 import schemathesis
 
+OTHER_PAIRS = ("queries", "documents", "items", "data_1", "data_2")
 TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 
 
@@ -37,7 +38,7 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
         return
     for name in ("lora", "prompt_name", "instruction"):
         unset(case.body, name)
-    if "truncation_direction" in case.body or "truncate" in case.body:
+    if case.body.keys() & {"truncation_direction", "truncate", "parameters"}:
         case.body |= {"truncation_side": None}
     if case.path.startswith("/v1/extract"):
         fit_labels(case.body.get("params") or {})
@@ -47,12 +48,16 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
         case.body |= {"task": None}
     if case.path.endswith("/rerank"):
         fit_documents(case.body)
+    if case.path in ("/score", "/v1/score"):
+        case.body |= {**dict.fromkeys(OTHER_PAIRS), "text_1": ["a"], "text_2": ["b"]}
+    if case.body.get("overflow_policy") == "error":
+        case.body |= {"truncate_prompt_tokens": None}
 
 
 def unset(body: dict[str, Any], name: str) -> None:
     """Remove what a model may not have: an adapter, a prompt by name, or a place for an instruction."""
     params = body.get("params") or {}
-    for each in (body, body.get("options") or {}, params, params.get("options") or {}):
+    for each in (body, body.get("options") or {}, params, params.get("options") or {}, body.get("parameters") or {}):
         if each.get(name) is not None:
             each[name] = ""
 

@@ -15,6 +15,7 @@ from sie_triton.models.families.shared.classes import (
     CLASS_LOGITS,
     CLASS_NAMES,
     IS_MULTI,
+    RANKED,
     RAW_SCORES,
     SCORING,
     THRESHOLD,
@@ -35,7 +36,7 @@ def scoring(options: Mapping[str, ParameterValue], files: ClassifierFiles) -> in
 class SequenceClassification(TextFamily):
     extraction = Extraction((CLASS_LOGITS, SCORING, CLASS_NAMES), classes, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
-    parameters = (THRESHOLD, IS_MULTI, TYPE, RAW_SCORES)
+    parameters = (THRESHOLD, IS_MULTI, TYPE, RAW_SCORES, RANKED)
     takes_loras = True
     reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
 

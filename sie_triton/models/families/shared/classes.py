@@ -39,6 +39,8 @@ RAW_SCORES = Parameter(
     doc="logits as scores, as of reward models; default: of regressions",
 )
 
+RANKED = Parameter("ranked", bool, doc="false: classes in the order of the labels")
+
 
 def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
     """Return whether several classes may apply; `usual` is the model's default if the request does not say."""
@@ -54,12 +56,12 @@ def ranked_classes(
     thresholds: npt.NDArray[np.float32] | None = None,
     usual: float = 0,
 ) -> Findings:
-    """Return classes by descending score, ties in the order of labels.
+    """Return classes by descending score, ties in the order of labels; with RANKED false in the order of labels.
 
     `thresholds` NaN are that of the request, `usual` if it sets none.
     """
     least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, usual)
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable") if options.get(RANKED.name, True) else np.arange(len(scores))
     return Findings(
         classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]
     )

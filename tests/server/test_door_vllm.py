@@ -1,0 +1,96 @@
+"""vLLM's routes for pooling models, by the `openai` package as vLLM's users call it, before a real server."""
+
+import base64
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import transformers
+
+from sie_triton import SIEClient
+from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, model_file
+from tests.server.test_known_models import default_server
+from tests.support.classifiers import TEXTS as CLASSIFIED
+from tests.support.classifiers import save_classifier
+
+QUERY, TEXTS = "what climbs on vines?", ["Roses climb.", "A ship sails.", "Vines are what grapes climb on.", ""]
+LONG = "roses climb " * 300
+LABELS = ("joy", "größe", "anger")
+
+
+@pytest.fixture(scope="module")
+def post(door):
+    with openai.OpenAI(base_url=door, api_key="none", max_retries=0) as client:
+        yield lambda path, **body: client.post(path, cast_to=object, body=body)
+
+
+@pytest.fixture(scope="module")
+def ours(server):
+    with SIEClient(server.grpc) as client:
+        yield client
+
+
+def scores(found):
+    return {each["item_id"]: each["score"] for each in found["scores"]}
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, COLBERT])
+def test_scores_of_pairs_are_those_of_the_client(post, ours, model):
+    expected = [*scores(ours.score(model, QUERY, TEXTS)).items()]
+    found = post("/score", model=model, text_1=QUERY, text_2=TEXTS)
+    assert [(f"item-{each['index']}", each["score"]) for each in found["data"]] == sorted(expected)
+    pairs = post("/v1/score", model=model, queries=[QUERY, TEXTS[0]], documents=TEXTS[:2])
+    assert pairs["data"][0]["score"] == pytest.approx(dict(expected)["item-0"], rel=1e-5)
+    (other,) = scores(ours.score(model, TEXTS[0], TEXTS[1])).values()
+    assert pairs["data"][1]["score"] == pytest.approx(other, rel=1e-5)
+
+
+def test_pooling_answers_the_vectors_of_the_client(post, ours):
+    expected = [each["dense"] for each in ours.encode(MINILM, TEXTS)]
+    found = post("/pooling", model=MINILM, input=TEXTS)
+    assert np.array_equal([np.array(each["data"], np.float32) for each in found["data"]], expected)
+    coded = post("/pooling", model=MINILM, input=TEXTS, encoding_format="base64")
+    decoded = [np.frombuffer(base64.b64decode(each["data"]), "<f4") for each in coded["data"]]
+    assert np.array_equal(decoded, expected)
+    (rows,) = (each["data"] for each in post("/pooling", model=COLBERT, input=QUERY)["data"])
+    assert np.array_equal(np.array(rows, np.float32), ours.encode(COLBERT, QUERY)["multivector"])
+
+
+def test_a_long_text_is_truncated_only_if_the_client_says_so(post, ours):
+    with pytest.raises(openai.BadRequestError, match=r"^.*input\[1\]: is longer") as caught:
+        post("/pooling", model=MINILM, input=["x", LONG])
+    assert (caught.value.type, caught.value.param, caught.value.code) == ("BadRequestError", "input", 400)
+    found = post("/pooling", model=MINILM, input=LONG, truncate_prompt_tokens=-1)
+    assert np.array_equal(np.array(found["data"][0]["data"], np.float32), ours.encode(MINILM, LONG)["dense"])
+    with pytest.raises(openai.BadRequestError, match=r"text_2\[1\]: is longer"):
+        post("/score", model=CROSS_ENCODER, text_1=QUERY, text_2=["x", LONG])
+    with pytest.raises(openai.BadRequestError, match=r"input\[0\]: is longer"):
+        post("/v1/embeddings", model=MINILM, input=LONG, overflow_policy="error")
+    with pytest.raises(openai.BadRequestError, match=r"documents\[0\]: is longer"):
+        post("/v1/rerank", model=CROSS_ENCODER, query=QUERY, documents=[LONG], overflow_policy="error")
+
+
+def test_a_model_that_cannot_is_named(post):
+    with pytest.raises(openai.NotFoundError, match="no/such is not served") as missing:
+        post("/classify", model="no/such", input="x")
+    assert (missing.value.type, missing.value.code) == ("NotFoundError", 404)
+    for path, body in (("/classify", {"input": "x"}), ("/pooling", {"input": "x"})):
+        with pytest.raises(openai.BadRequestError, match=f"{CROSS_ENCODER} ") as unable:
+            post(path, model=CROSS_ENCODER, **body)
+        assert unable.value.param == "model"
+
+
+def test_classes_are_those_of_the_library(tmp_path, minilm_directory):
+    directory = save_classifier(tmp_path / "model", minilm_directory, labels=LABELS)
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "own.yaml").write_text(model_file("test/own", directory, "sequence_classification", {"extract": {}}))
+    library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+    with default_server(tmp_path / "data", "test/own", f"--models-dir={models}") as ports:
+        url = f"http://127.0.0.1:{ports.door}"
+        answer = httpx.post(f"{url}/classify", json={"model": "test/own", "input": CLASSIFIED}, timeout=120).json()
+    for each, theirs in zip(answer["data"], library(CLASSIFIED), strict=True):
+        by_label = {found["label"]: found["score"] for found in theirs}
+        assert each["probs"] == pytest.approx([by_label[label] for label in LABELS], abs=1e-4)
+        assert (each["label"], each["num_classes"]) == (theirs[0]["label"], len(LABELS))
