@@ -128,8 +128,9 @@ class MemoryGrants:
 
     def _granted(self, record: Record) -> int:
         """Return the bytes granted to a load, even if its stage has not read the grant yet."""
-        unread = record["wanted_bytes"] if _was_granted(self._directory, record) else 0
-        return record["granted_bytes"] or unread
+        if record["wanted_bytes"] and _was_granted(self._directory, record):
+            return record["granted_bytes"] or record["wanted_bytes"]
+        return record["granted_bytes"]
 
     def _taken(self, record: Record) -> int:
         """Return the bytes that a load has taken. GPU memory is unknown, hence 0, until it has loaded."""
