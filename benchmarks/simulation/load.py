@@ -30,12 +30,16 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request on its way. Times are in seconds of the clock; `num_tries` counts deliveries to a worker."""
+    """A request on its way. Times are in seconds of the clock.
+
+    `num_ahead` counts the requests before it at the gateway, `num_tries` deliveries to a worker.
+    """
 
     model: str
     tenant: str
     arrived_at: float
     ends_at: float
+    num_ahead: int = 0
     num_tries: int = 0
     waited_s: float = 0.0
     outcome: Outcome | None = None

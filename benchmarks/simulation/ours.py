@@ -18,12 +18,15 @@ from benchmarks.simulation.scaling import Demand
 from benchmarks.simulation.sidecar import Sidecar
 from sie_triton.cluster.limits import GatewayLimits, SidecarLimits
 from sie_triton.cluster.messages import Health
-from sie_triton.cluster.policies.fair import Turns, expected_s, window
+from sie_triton.cluster.policies.fair import Durations, Turns, window
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
 from sie_triton.controller.choice import Resident, victims
 
 OF_GATEWAY, OF_SIDECAR = GatewayLimits(), SidecarLimits()
+
+# Bytes of a request; all are of the same size.
+SIZE = 1
 
 # Times that differ by less are the same, in seconds.
 SAME_S = 1e-6
@@ -35,7 +38,7 @@ class _Line:
     def __init__(self) -> None:
         self.num_sent = 0
         self.turns = Turns[Request]()
-        self.ended: deque[float] = deque(maxlen=OF_GATEWAY.max_rated)
+        self.durations = Durations(OF_GATEWAY.max_rated, OF_GATEWAY.min_rated)
         self.limit, self.limit_at = 0, float("-inf")
 
 
@@ -86,13 +89,15 @@ class Ours:
             self._book.find_no_worker(request, self.arrive)
             return
         line = self._lines[request.model]
+        request.num_ahead = line.num_sent + line.turns.ahead(request.tenant)
+        if line.durations.expected_s(request.num_ahead, SIZE) > request.ends_at - self._clock.now:
+            self._book.end(request, Outcome.REFUSED)
+            return
         if line.num_sent < self._window(request.model, line) and not line.turns:
             self._send(request, line)
             return
         of_tenant = self._of_tenants[request.tenant]
-        is_full = len(self._at_gate) >= OF_GATEWAY.max_waiting or of_tenant >= OF_GATEWAY.max_waiting_of_tenant
-        wait_s = expected_s(line.ended, self._clock.now, line.turns.ahead(request.tenant), OF_GATEWAY.min_rated)
-        if is_full or wait_s > request.ends_at - self._clock.now:
+        if len(self._at_gate) >= OF_GATEWAY.max_waiting or of_tenant >= OF_GATEWAY.max_waiting_of_tenant:
             self._book.end(request, Outcome.REFUSED)
             return
         line.turns.add(request.tenant, request)
@@ -101,13 +106,13 @@ class Ours:
 
     def expire(self, request: Request) -> None:
         line = self._lines[request.model]
+        line.durations.add(request.num_ahead, SIZE, self._took_s(request))
         if request in self._at_gate:
             self._leave_gate(request)
             line.turns.remove(request.tenant, request)
             return
         if (sidecar := self._at.pop(request, None)) is not None:
             sidecar.withdraw(request)
-        line.ended.clear()
         line.num_sent -= 1
         self._let_in(request.model, line)
 
@@ -132,6 +137,12 @@ class Ours:
             request = line.turns.take()
             self._leave_gate(request)
             self._send(request, line)
+        if not line.turns and not line.num_sent:
+            self._lines.pop(model, None)
+
+    def _took_s(self, request: Request) -> float:
+        """Return the time since a request came to the gateway, in seconds."""
+        return self._parameters.deadline_s - (request.ends_at - self._clock.now)
 
     def _leave_gate(self, request: Request) -> None:
         del self._at_gate[request]
@@ -147,10 +158,7 @@ class Ours:
         self._book.end(request, Outcome.ANSWERED)
         line = self._lines[request.model]
         line.num_sent -= 1
-        if line.turns:
-            line.ended.append(self._clock.now)
-        else:
-            line.ended.clear()
+        line.durations.add(request.num_ahead, SIZE, self._took_s(request))
         self._let_in(request.model, line)
 
     def _pass(self, then: Action) -> None:

@@ -34,8 +34,8 @@ class GatewayLimits(ClusterLimits):
     removed_s: float = 5.0  # in which requests for a removed model may be answered that a worker has fetched
     max_waiting: int = 10_000  # requests before the queue
     max_waiting_of_tenant: int = 5_000
-    min_rated: int = 20  # answers from which the expected wait is known
-    max_rated: int = 200  # answers from which it is taken, the latest
+    min_rated: int = 8  # requests from which the expected duration of another one is known
+    max_rated: int = 32  # requests from which it is taken, the latest
 
     # Heartbeats of gateways. Workers drop the requests of one that was silent for SidecarLimits.gateway_gone_s
     own_heartbeat_s: float = 1.0

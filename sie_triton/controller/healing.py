@@ -36,7 +36,6 @@ class Healing:
         self._directory, self._limits = directory, limits
         self._swaps = swaps
         self._stopped: set[ProcessId] = set()
-        self._has_suspects = False  # the latest round has found a process that is stopped
         self._superseded: dict[ProcessId, float] = {}
         self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
         self._orphans: set[Path] = set()
@@ -45,18 +44,15 @@ class Healing:
     @property
     def is_over(self) -> bool:
         """False after a death, and while a process is stopped: a later round has something to end or to remove."""
-        return not (self._has_suspects or self._orphans or monotonic() - self._died_at < self._limits.after_death_s)
+        return not (self._stopped or self._orphans or monotonic() - self._died_at < self._limits.after_death_s)
 
     def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
-        """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
+        """Start a new process for each stage without a living one, and end the workers of dead stages.
 
-        End the workers of dead stages. Nothing is replaced in `earlier` revisions, nor in revisions that get no
-        requests yet.
+        Nothing is replaced in `earlier` revisions, nor in revisions that get no requests yet.
         """
-        self._has_suspects = False
         for stage, by_steps in stages.items():
             for steps, processes in by_steps.items():
-                self.end_stopped(map(process_of, processes.living))
                 self._died_at = monotonic() if processes.dead else self._died_at
                 _end_workers(processes.dead)
                 model = models.get(model_of(steps))
@@ -66,16 +62,14 @@ class Healing:
                 elif model is None or model.steps == steps:
                     self._replace(steps, stage, processes)
 
-    def end_stopped(self, processes: Iterable[ProcessId]) -> None:
-        """Kill the processes that are stopped in two consecutive rounds."""
-        for process in processes:
-            if not process.is_stopped:
-                self._stopped.discard(process)
-            elif process in self._stopped:
-                process.send(signal.SIGKILL)
-            else:
-                self._stopped.add(process)
-                self._has_suspects = True
+    def end_stopped(self, stages: Stages, fork_servers: Iterable[ProcessId]) -> None:
+        """Kill the processes that are stopped in two consecutive rounds; a later round replaces them."""
+        stopped = {process for process in fork_servers if process.is_stopped}
+        for by_steps in stages.values():
+            stopped.update(each for processes in by_steps.values() for each in processes.stopped)
+        for process in stopped & self._stopped:
+            process.send(signal.SIGKILL)
+        self._stopped = stopped
 
     def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
         """Kill unneeded old processes that Triton keeps for a request that it never runs: one without a batch."""

@@ -20,8 +20,8 @@ class ControllerLimits:
     # resident memory has not changed, the last one that of the server's own share without a limit of its own.
     share_age_s: float = 1.0
     unchanged_share_age_s: float = 10.0
-    forked_share_age_s: float = 600.0
-    server_share_age_s: float = 60.0
+    forked_share_age_s: float = 3600.0
+    server_share_age_s: float = 300.0
 
     # After so long, memory of an ended process has been freed and measured. No model is evicted meanwhile.
     settle_s: float = 2.0

@@ -110,7 +110,7 @@ class Controller:
         self._healing.heal(stages, self.models, leaving)
         self._healing.end_superseded(stages, leaving)
         fork_servers = [*fork_server_ids(self._directory), *fork_server_ids(self._settings.stub_dir)]
-        self._healing.end_stopped(fork_servers)
+        self._healing.end_stopped(stages, fork_servers)
         self.memories = self._measured({process.pid for process in fork_servers})
         if monotonic() >= self._settled_at:
             self._share_out(stages)
@@ -119,7 +119,7 @@ class Controller:
         self._healing.remove_orphans(self._triton)
         self._count_loads()
         self.traffic.look(self.models, monotonic())
-        self._news.follow(living(stages, self._directory))
+        self._news.follow(living(stages))
         self._is_restless = not self._healing.is_over or any(model.is_unsettled for model in self.models.values())
 
     def _share_out(self, stages: Stages) -> None:

@@ -16,21 +16,24 @@ from sie_triton.records.status import (
     all_records,
     is_remote,
     process_of,
-    status_path,
     worker_of,
 )
 from sie_triton.system.host.footprint import GROWTH_BYTES
-from sie_triton.system.processes.pids import ProcessId
+from sie_triton.system.processes.pids import ENDED, STOPPED, ProcessId
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The records of one stage of a model as one round read them, by whether the process lives; newest last."""
+    """The records of one stage of a model as one round read them, by whether the process lives; newest last.
+
+    `stopped` are those of the living that a signal has stopped.
+    """
 
     living: Sequence[Record]
     dead: Sequence[Record]
+    stopped: Sequence[ProcessId] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +172,10 @@ def read_stages(directory: Path) -> Stages:
     }
 
 
-def living(stages: Stages, directory: Path) -> Mapping[ProcessId, Path]:
-    """Map the living processes of all stages to their status records in `directory`."""
+def living(stages: Stages) -> Mapping[ProcessId, tuple[str, str]]:
+    """Map the living processes of all stages to the prefix of their steps' names, and their stage."""
     return {
-        process_of(record): status_path(directory, steps, stage, record["pid"])
+        process_of(record): (steps, stage)
         for stage, by_steps in stages.items()
         for steps, processes in by_steps.items()
         for record in processes.living
@@ -235,6 +238,9 @@ def _model(name: str, stages: Stages, revisions: Sequence[str], serving: str | N
 
 
 def _processes(records: Sequence[Record]) -> Processes:
-    by_age = sorted(records, key=lambda r: r["generation"])
-    living = [record for record in by_age if process_of(record).is_alive]
-    return Processes(living, [record for record in by_age if record not in living])
+    by_age = [(record, process_of(record).state) for record in sorted(records, key=lambda r: r["generation"])]
+    return Processes(
+        [record for record, state in by_age if state != ENDED],
+        [record for record, state in by_age if state == ENDED],
+        [process_of(record) for record, state in by_age if state == STOPPED],
+    )

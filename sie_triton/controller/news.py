@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sie_triton.records.bell import Bell
-from sie_triton.records.status import LAYOUT
+from sie_triton.records.status import LAYOUT, status_path
 from sie_triton.system.processes.pids import Process, ProcessId
 
 
@@ -30,21 +30,25 @@ class News:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._bell = Bell(directory)
+        self._directory, self._bell = directory, Bell(directory)
         self._poll = select.epoll()
         self._poll.register(self._bell, select.EPOLLIN)
         self._followed: dict[ProcessId, Followed] = {}
         self._misses_one = False
         self._records: Sequence[bytes] = []
 
-    def follow(self, records: Mapping[ProcessId, Path]) -> None:
-        """Report the ends of these processes and changes of their records from now on, and of no others."""
-        self._followed = {process: each for process, each in self._followed.items() if process in records}
-        for process in records.keys() - self._followed.keys():
+    def follow(self, processes: Mapping[ProcessId, tuple[str, str]]) -> None:
+        """Report the ends of these processes and changes of their records from now on, and of no others.
+
+        They are mapped to the prefix of their steps' names, and their stage.
+        """
+        self._followed = {process: each for process, each in self._followed.items() if process in processes}
+        for process in processes.keys() - self._followed.keys():
             with suppress(OSError):
-                self._followed[process] = followed = Followed(process.pid, records[process])
+                record = status_path(self._directory, *processes[process], process.pid)
+                self._followed[process] = followed = Followed(process.pid, record)
                 self._poll.register(followed.process, select.EPOLLIN)
-        self._misses_one = len(self._followed) < len(records)
+        self._misses_one = len(self._followed) < len(processes)
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the bell or the end of a process; True if one came."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from sie_triton.records.revisions import model_of, steps_behind
-from sie_triton.records.serving_file import Serving, model_files
+from sie_triton.records.serving_file import Serving, names_of_model_files
 from sie_triton.records.status import STAGES
 
 Look = Mapping[str, tuple[int, ...]]
@@ -78,14 +78,16 @@ def look(serving: Serving) -> Look:
     found: dict[str, tuple[int, ...]] = {str(path): _stat(path) for path in serving.named_files}
     for directory in filter(None, (serving.models_dir, serving.added_dir)):
         with suppress(OSError):
-            for path in (directory, *model_files(directory)):
-                found[str(path)] = _stat(path) if path != directory else ()
+            found[str(directory)] = ()
+            for name in names_of_model_files(directory):
+                path = f"{directory}/{name}"
+                found[path] = _stat(path)
     return found
 
 
-def _stat(path: Path) -> tuple[int, ...]:
+def _stat(path: str | Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:  # removed, or a dangling link
         return ()
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,5 +1,6 @@
 """Totals of the requests of each model, of all its processes: those that run, and those that have ended."""
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ class ModelTraffic:
     """`ended`: totals of processes that have ended; `running`: records of those that run, by file."""
 
     ended: Traffic = field(default_factory=Traffic)
-    running: dict[Path, np.void] = field(default_factory=dict)
+    running: dict[str, np.void] = field(default_factory=dict)
     moments: deque[tuple[float, Numbers]] = field(default_factory=deque)
 
     def total(self) -> Traffic:
@@ -50,9 +51,10 @@ class TrafficBook:
         if now - self._looked_at < self._limits.list_traffic_s:
             return
         self._looked_at = now
-        files: defaultdict[str, list[Path]] = defaultdict(list)
-        for path in self._directory.glob(f"*{SUFFIX}"):
-            files[model_of(path.name.rsplit(".", 2)[0].rpartition("-")[0])].append(path)
+        files: defaultdict[str, list[str]] = defaultdict(list)
+        for name in os.listdir(self._directory):
+            if name.endswith(SUFFIX):
+                files[model_of(name.rsplit(".", 2)[0].rpartition("-")[0])].append(f"{self._directory}/{name}")
         book = {model: self._models.get(model) or ModelTraffic() for model in models}
         for model, traffic in book.items():
             _follow(traffic, files[model])
@@ -85,11 +87,11 @@ class TrafficBook:
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99}
 
 
-def _follow(traffic: ModelTraffic, files: Iterable[Path]) -> None:
+def _follow(traffic: ModelTraffic, files: Iterable[str]) -> None:
     found = {*files}
     for path in found - traffic.running.keys():
         with suppress(OSError, ValueError):
-            traffic.running[path] = open_record(path)
+            traffic.running[path] = open_record(Path(path))
     for path in traffic.running.keys() - found:
         traffic.ended.add(traffic.running.pop(path))
 

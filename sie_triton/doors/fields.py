@@ -82,7 +82,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, content: Any) -> Any:
-        """Return the fields that are not null; InputError if they are too many for pydantic, which is slow with many."""
+        """Return the fields that are not null; InputError if they are too many for pydantic, which is slow then."""
         if not isinstance(content, dict):
             return content
         given = {name: value for name, value in content.items() if value is not None}

@@ -15,4 +15,5 @@ class ConnectionLimits:
     read_s: float = 10.0  # ... in so much time
     keep_alive_s: int = 75  # longer than clients keep idle connections, so that the client always closes first
     message_bytes: int = 64 * 1024  # of a message that a client sends on a WebSocket
+    date_s: float = 1.0  # between two updates of the date in responses
     accepts_per_turn: int = 32  # connections that asyncio accepts before any of them is counted

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import uvicorn
@@ -58,26 +58,46 @@ class HttpServer(uvicorn.Server):
 
 
 class _Guest(HttpServer):
-    """Server in a program that handles signals itself."""
+    """Server in a program that handles signals itself, and calls `end`."""
+
+    def __init__(self, app: ASGIApp, connections: Connections, limits: ConnectionLimits) -> None:
+        super().__init__(app, connections, drain_s=1, limits=limits)
+        self._ending = asyncio.Event()
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
 
+    def end(self) -> None:
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Update the date of responses, until `end`; uvicorn's own loop wakes ten times a second."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), self._limits.date_s)
+
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, host: str, port: int, max_connections: int, *, reuse_port: bool = False
+    app: ASGIApp,
+    host: str,
+    port: int,
+    max_connections: int,
+    *,
+    reuse_port: bool = False,
+    limits: ConnectionLimits = ConnectionLimits(),
 ) -> AsyncIterator[int]:
     """Serve `app` on the running event loop until the block ends; yield the port, which 0 leaves to the system."""
     with listening(host, port, reuse_port=reuse_port) as listener:
-        server = _Guest(app, Connections(max_connections), drain_s=1)
+        server = _Guest(app, Connections(max_connections), limits)
         task = asyncio.create_task(server.serve([listener]))
         try:
             while not server.started and not task.done():
                 await asyncio.sleep(0.005)
             yield listener.getsockname()[1]
         finally:
-            server.should_exit = True
+            server.end()
             await task
 
 

@@ -134,7 +134,12 @@ def fault_lines(problems: Mapping[str, str], sources: Iterable[str]) -> Iterator
 
 def model_files(directory: Path) -> list[Path]:
     """Return the model files in `directory`, sorted, without hidden files; OSError if the directory cannot be read."""
-    return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
+    return sorted(directory / name for name in names_of_model_files(directory))
+
+
+def names_of_model_files(directory: Path) -> Iterator[str]:
+    """Yield the names of the model files in `directory`, in any order; OSError if the directory cannot be read."""
+    return (name for name in os.listdir(directory) if name.endswith(SUFFIXES) and not name.startswith("."))
 
 
 def is_model_file(source: str) -> bool:

@@ -5,24 +5,23 @@ of its own.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import ceil
 from time import monotonic
 
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.policies.fair import Turns, expected_s
+from sie_triton.cluster.policies.fair import Durations, Turns
 from sie_triton.errors import BusyError
 
 
 class _Line:
     """Requests for one model."""
 
-    def __init__(self, max_rated: int) -> None:
+    def __init__(self, durations: Durations) -> None:
         self.num_sent = 0
         self.turns = Turns[asyncio.Future[None]]()
-        self.ended: deque[float] = deque(maxlen=max_rated)
+        self.durations = durations
 
 
 class Gate:
@@ -39,27 +38,39 @@ class Gate:
         return self._num_waiting
 
     @asynccontextmanager
-    async def turn(self, pool: str, model: str, tenant: str, left_s: float) -> AsyncIterator[None]:
-        """Context manager for one request in the queue; it waits for a turn.
+    async def turn(self, pool: str, model: str, tenant: str, left_s: float, num_bytes: int = 0) -> AsyncIterator[None]:
+        """Context manager for one request of `num_bytes` in the queue; it waits for a turn.
 
-        Raise BusyError at once if too many wait, or if the turn would come after `left_s` seconds.
+        Raise BusyError at once if too many wait, or if the answer would come after `left_s` seconds.
         """
-        line = self._lines.setdefault((pool, model), _Line(self._limits.max_rated))
+        limits = self._limits
+        line = self._lines.setdefault((pool, model), _Line(Durations(limits.max_rated, limits.min_rated)))
+        num_ahead, began = line.num_sent + line.turns.ahead(tenant), monotonic()
+        if (expected_s := line.durations.expected_s(num_ahead, num_bytes)) > left_s:
+            raise BusyError(
+                f"the answer is expected after {expected_s:.3g} s, and the request has {left_s:.3g} s; "
+                "retry, or allow more time",
+                retry_after_s=ceil(expected_s - left_s),
+            )
+        is_answered = False
+        try:
+            async with self._place(pool, model, line, tenant):
+                yield
+            is_answered = True
+        finally:
+            took_s = monotonic() - began
+            if is_answered or took_s >= left_s:  # else it was refused, or its client did not wait
+                line.durations.add(num_ahead, num_bytes, took_s)
+
+    @asynccontextmanager
+    async def _place(self, pool: str, model: str, line: _Line, tenant: str) -> AsyncIterator[None]:
+        """Context manager for a place in the queue, for which it waits."""
         if line.num_sent >= self._window(pool, model) or line.turns:
-            await self._wait(pool, model, line, tenant, left_s)
+            await self._wait(pool, model, line, tenant)
         else:
             line.num_sent += 1
         try:
             yield
-        except BaseException:
-            line.ended.clear()  # not a matter of the rate
-            raise
-        else:
-            # While nobody waits, the time between two answers is that between two requests.
-            if line.turns:
-                line.ended.append(monotonic())
-            else:
-                line.ended.clear()
         finally:
             line.num_sent -= 1
             self._let_in(pool, model, line)
@@ -73,15 +84,10 @@ class Gate:
         for (pool, model), line in [*self._lines.items()]:
             self._let_in(pool, model, line)
 
-    async def _wait(self, pool: str, model: str, line: _Line, tenant: str, left_s: float) -> None:
+    async def _wait(self, pool: str, model: str, line: _Line, tenant: str) -> None:
         of_tenant, limits = self._of_tenants.get(tenant, 0), self._limits
         if self._num_waiting >= limits.max_waiting or of_tenant >= limits.max_waiting_of_tenant:
             raise BusyError(f"{self._num_waiting} requests wait, {of_tenant} of them yours; retry")
-        if (wait_s := expected_s(line.ended, monotonic(), line.turns.ahead(tenant), limits.min_rated)) > left_s:
-            raise BusyError(
-                f"the request would wait for {wait_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
-                retry_after_s=ceil(wait_s - left_s),
-            )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.turns.add(tenant, turn)
         self._num_waiting += 1

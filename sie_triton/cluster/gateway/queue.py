@@ -126,7 +126,7 @@ class Queue:
         try:
             async with (
                 asyncio.timeout(left_s + self.limits.answer_grace_s),
-                self._gate.turn(pool, model, tenant, left_s),
+                self._gate.turn(pool, model, tenant, left_s, len(request)),
             ):
                 answer, body = await self.requests.answered(pool, model, request, deadline, tenant)
         except BusyError:

@@ -1,7 +1,7 @@
 """Turns of tenants: one that sends much waits for itself, not before the others."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -103,12 +103,33 @@ def window(limits: int, num_gateways: int, backlog_share: float = 1.25) -> int:
     return max(4, int(limits * backlog_share / max(1, num_gateways)))
 
 
-def expected_s(ended: Sequence[float], now: float, num_ahead: int, min_rated: int) -> float:
-    """Return how long a request will wait behind `num_ahead` others, in seconds, by the times of the latest answers.
+class Durations:
+    """Durations of the latest requests for a model, each with its size and the number of requests ahead of it.
 
-    It is 0 while fewer than `min_rated` answers are known.
+    At most `max_rated` are kept; an expectation needs `min_rated` of them.
 
-    >>> expected_s([float(second) for second in range(40)], 40.0, 3, min_rated=20), expected_s([1.0], 2.0, 9, 20)
-    (3.0, 0.0)
+    >>> durations = Durations(max_rated=32, min_rated=8)
+    >>> for number in range(40): durations.add(num_ahead=number, num_bytes=100, seconds=1.0 + number)
+    >>> durations.expected_s(50, 100), durations.expected_s(1000, 100), durations.expected_s(50, 10)
+    (51.0, 0.0, 0.0)
     """
-    return (now - ended[0]) / len(ended) * num_ahead if len(ended) >= min_rated else 0.0
+
+    def __init__(self, max_rated: int, min_rated: int) -> None:
+        self._latest: deque[tuple[int, int, float]] = deque(maxlen=max_rated)
+        self._min_rated = min_rated
+
+    def add(self, num_ahead: int, num_bytes: int, seconds: float) -> None:
+        self._latest.append((num_ahead, num_bytes, seconds))
+
+    def expected_s(self, num_ahead: int, num_bytes: int) -> float:
+        """Return how long a request behind so many others will take, in seconds; 0 while that is unknown.
+
+        Only requests count with at least a quarter as many ahead, because few that share a call may take as long as
+        many, and of at most four times the size, because small ones pass large ones. The slower ones decide.
+        """
+        of_each = sorted(
+            seconds / (ahead + 1)
+            for ahead, size, seconds in self._latest
+            if 4 * ahead >= num_ahead and size <= 4 * num_bytes
+        )
+        return of_each[len(of_each) * 3 // 4] * (num_ahead + 1) if len(of_each) >= self._min_rated else 0.0

@@ -17,6 +17,9 @@ from sie_triton.system.host.files import read_small
 
 PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, counted from the state
 
+# States of a process. One that has ended but was not reaped is no more; UNKNOWN: no file handle was left to look.
+ENDED, STOPPED, UNKNOWN = "", "T", "?"
+
 
 class ProcessId(NamedTuple):
     """Permanent id of a process. `started` is in clock ticks after boot; 0 if there was no such process.
@@ -36,12 +39,17 @@ class ProcessId(NamedTuple):
         return cls(pid, int(found[STARTED]) if found else 0)
 
     @property
+    def state(self) -> str:
+        """ENDED, STOPPED, UNKNOWN, or another letter of /proc/PID/stat."""
+        return _state(self._stat)
+
+    @property
     def is_alive(self) -> bool:
-        return _is_alive(self._stat)
+        return self.state != ENDED
 
     @property
     def is_stopped(self) -> bool:
-        return _is_stopped(self._stat)
+        return self.state == STOPPED
 
     def send(self, signum: int) -> None:
         """Send a signal to the process, and to no other if it has ended."""
@@ -88,11 +96,11 @@ class Process:
 
 def is_alive(pid: int) -> bool:
     """True if a process with this pid is alive; a process that has ended but was not reaped is not."""
-    return _is_alive(partial(_stat, pid))
+    return _state(partial(_stat, pid)) != ENDED
 
 
 def is_stopped(pid: int) -> bool:
-    return _is_stopped(partial(_stat, pid))
+    return _state(partial(_stat, pid)) == STOPPED
 
 
 def parent_of(pid: int) -> int:
@@ -112,17 +120,11 @@ def children_by_parent() -> Mapping[int, Sequence[int]]:
     return found
 
 
-def _is_alive(stat: Callable[[], list[str]]) -> bool:
-    """A process counts as alive if this process has no file handle left to look at it."""
+def _state(stat: Callable[[], list[str]]) -> str:
     with suppress(OSError):
-        return stat()[:1] not in ([], ["Z"], ["X"])
-    return True
-
-
-def _is_stopped(stat: Callable[[], list[str]]) -> bool:
-    with suppress(OSError):
-        return stat()[:1] == ["T"]
-    return False
+        found = stat()
+        return found[STATE] if found and found[STATE] not in ("Z", "X") else ENDED
+    return UNKNOWN
 
 
 def _stat(pid: int) -> list[str]:

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvicorn
 from aiohttp import ClientSession
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from benchmarks.ports import free_ports
+from sie_triton.http.limits import ConnectionLimits
+from sie_triton.http.server import serving
 from sie_triton.system.processes.descriptors import MAX_DESCRIPTORS as MAX
 from sie_triton.system.processes.descriptors import raise_limit
 from tests.support.controller import wait_for
@@ -185,3 +188,21 @@ def test_a_stop_during_a_call_to_triton_is_silent(tmp_path):
         process.terminate()
         _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (0, "")
+
+
+def test_an_idle_server_wakes_for_the_date_only_and_ends_at_once(monkeypatch):
+    turns, on_tick = [], uvicorn.Server.on_tick
+
+    async def counted(server: uvicorn.Server, counter: int) -> bool:
+        turns.append(counter)
+        return await on_tick(server, counter)
+
+    async def served() -> None:
+        async with serving(Router(), "127.0.0.1", 0, 4, limits=ConnectionLimits(date_s=3600)) as port:
+            async with ClientSession() as client, client.get(f"http://127.0.0.1:{port}/") as response:
+                assert "date" in response.headers
+            await asyncio.sleep(0.5)
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", counted)
+    asyncio.run(asyncio.wait_for(served(), 60))
+    assert turns == [0, 0]

@@ -40,20 +40,102 @@ async def test_a_trickle_of_requests_is_not_taken_for_slow_answers(now):
     gates = Gate(lambda pool, model: 2)
     async with gates.turn("p", "m", "", 60):  # so that the line stays
         for _ in range(2 * MIN_RATED):
-            await passed(gates, now, 10)
+            await passed(gates, now, 0.01)
+            now[0] += 10
         await asyncio.gather(*(passed(gates, now, 0.01, left_s=5) for _ in range(100)))
 
 
-@in_loop
-async def test_what_would_be_late_is_refused(now):
-    gates = Gate(lambda pool, model: 1)
-    waiting = [asyncio.create_task(passed(gates, now, 1.0, left_s=1000)) for _ in range(3 * MIN_RATED)]
-    while len(gates._lines["p", "m"].ended if gates._lines else ()) < MIN_RATED:
+class Worker:
+    """Answers one request a second, in their order. `outcomes` are those of the requests that have ended."""
+
+    def __init__(self, gates: Gate, now) -> None:
+        self._gates, self._now = gates, now
+        self._computed: list[asyncio.Event] = []
+        self.open: dict[asyncio.Task[None], float] = {}
+        self.outcomes: list[str] = []
+
+    async def ask(self, left_s: float, num_bytes: int = 100, tenant: str = "") -> asyncio.Task[None]:
+        task = asyncio.create_task(self._ask(left_s, num_bytes, tenant))
+        self.open[task] = self._now[0] + left_s
+        task.add_done_callback(self.open.pop)
+        await settled()
+        return task
+
+    async def _ask(self, left_s: float, num_bytes: int, tenant: str) -> None:
+        try:
+            async with self._gates.turn("p", "m", tenant, left_s, num_bytes):
+                self._computed.append(computed := asyncio.Event())
+                await computed.wait()
+            self.outcomes.append("in time")
+        except BusyError:
+            self.outcomes.append("refused")
+
+    async def work(self) -> None:
+        """Compute one request, whose client may have gone, and end those whose time has passed."""
+        self._now[0] += 1
+        if self._computed:
+            self._computed.pop(0).set()
+        await settled()
+        for task, ends_at in [*self.open.items()]:
+            if ends_at <= self._now[0]:
+                self.outcomes.append("late")
+                task.cancel()
+        await settled()
+
+    async def end(self) -> None:
+        for task in self.open:
+            task.cancel()
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(10):
         await asyncio.sleep(0)
-    with pytest.raises(BusyError, match="would wait for"):
-        await passed(gates, now, 1.0, left_s=2)
-    await passed(gates, now, 1.0, tenant="another", left_s=10)
-    await asyncio.gather(*waiting)
+
+
+@pytest.mark.parametrize("window", [4, 1000], ids="{} in the queue".format)
+@in_loop
+async def test_of_twice_what_a_worker_computes_half_is_in_time_and_the_rest_is_refused(now, window):
+    worker = Worker(Gate(lambda pool, model: window), now)
+    for _ in range(200):
+        await worker.ask(left_s=10)
+        await worker.ask(left_s=10)
+        await worker.work()
+    await worker.end()
+    assert worker.outcomes.count("in time") > 130
+    assert worker.outcomes.count("refused") > 3 * worker.outcomes.count("late")
+
+
+async def flooded(now) -> Worker:
+    """Return a worker that has 40 requests of one tenant, and has answered as many."""
+    worker = Worker(Gate(lambda pool, model: 4), now)
+    for _ in range(40):
+        await worker.ask(left_s=1000)
+        await worker.ask(left_s=1000)
+        await worker.work()
+    return worker
+
+
+@in_loop
+async def test_a_request_that_passes_others_is_not_refused_for_them(now):
+    """It is of another tenant, or much smaller."""
+    worker = await flooded(now)
+    await worker.ask(left_s=20)
+    assert worker.outcomes.pop() == "refused"
+    others = [await worker.ask(left_s=20, tenant="another"), await worker.ask(left_s=20, num_bytes=10)]
+    assert not any(each.done() for each in others)
+    await worker.end()
+
+
+@in_loop
+async def test_a_client_that_does_not_wait_says_nothing_about_the_worker(now):
+    worker = await flooded(now)
+    for task in [await worker.ask(left_s=1000) for _ in range(40)]:
+        task.cancel()
+    await settled()
+    await worker.ask(left_s=20)
+    assert worker.outcomes.pop() == "refused"
+    await worker.end()
 
 
 @in_loop

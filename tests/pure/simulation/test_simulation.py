@@ -1,5 +1,7 @@
 """What holds for every simulation: it is repeatable, each request is over once, and queues are as theory says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,15 @@ def test_each_request_is_over_once(simulated, rules, scenario):
 def test_answers_come_in_time(simulated):
     simulation, _ = simulated(PARAMETERS, rate=30, seconds=120, workers=4, models=30)
     assert 0 < min(simulation.book.latencies_s) <= max(simulation.book.latencies_s) <= PARAMETERS.deadline_s + 0.1
+
+
+@pytest.mark.parametrize("num_tenants", [1, 4])
+def test_of_more_than_a_worker_computes_the_rest_is_refused(simulated, num_tenants):
+    parameters = replace(PARAMETERS, num_tenants=num_tenants)
+    simulation, asked = simulated(parameters, rate=1.5 * parameters.capacity, seconds=300)
+    counts = simulation.book.counts
+    assert counts[Outcome.ANSWERED] > 0.8 * parameters.capacity * asked.ends_at
+    assert counts[Outcome.REFUSED] > counts[Outcome.LATE]
 
 
 @pytest.mark.parametrize("rules", RULES)
