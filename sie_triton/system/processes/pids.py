@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sie_triton.system.host.files import read_small
 
-PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, counted from the state
+STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
 
 # States of a process. One that has ended but was not reaped is no more; UNKNOWN: no file handle was left to look.
 ENDED, STOPPED, UNKNOWN = "", "T", "?"
