@@ -179,8 +179,8 @@ def test_sparse_vectors():
 
 def test_a_classifier_gives_its_own_numbers_on_request():
     for given in (True, False):
-        assert tei.Predict.read({"inputs": "x", "raw_scores": given}, 100).parameters() == {"raw_scores": given}
-    assert tei.Predict.read({"inputs": "x"}, 100).parameters() == {}
+        assert tei.Predict.read({"inputs": "x", "raw_scores": given}, 100).options() == {"raw_scores": given}
+    assert tei.Predict.read({"inputs": "x"}, 100).options() == {}
     with pytest.raises(InputError, match=r"^raw_scores: must be true or false"):
         tei.Predict.read({"inputs": "x", "raw_scores": 1}, 100)
 
