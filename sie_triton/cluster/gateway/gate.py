@@ -48,8 +48,7 @@ class Gate:
         num_ahead, began = line.num_sent + line.turns.ahead(tenant), monotonic()
         if (expected_s := line.durations.expected_s(num_ahead, num_bytes)) > left_s:
             raise BusyError(
-                f"the answer is expected after {expected_s:.3g} s, and the request has {left_s:.3g} s; "
-                "retry, or allow more time",
+                f"the request would take {expected_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
                 retry_after_s=ceil(expected_s - left_s),
             )
         is_answered = False
