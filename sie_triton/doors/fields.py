@@ -109,7 +109,7 @@ class Body(BaseModel):
         for name, value in named.items():
             if others.get(name, value) != value:
                 raise InputError.at(name, f"contradicts another field, which makes it {shown(value)}; send one of them")
-        return checked_options(others | named | self.fixed)
+        return checked_options({**others, **named, **self.fixed})
 
     def translated(self) -> dict[str, Any]:
         """Return the request parameters that declared fields stand for; None: unset."""
