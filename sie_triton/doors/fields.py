@@ -82,7 +82,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, content: Any) -> Any:
-        """Return the fields that are not null; InputError if they are too many for pydantic, which is slow then."""
+        """Return the fields that are not null; InputError if they are too many: pydantic is slow with many."""
         if not isinstance(content, dict):
             return content
         given = {name: value for name, value in content.items() if value is not None}
@@ -165,18 +165,15 @@ Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT), INTEGRAL]
 ModelName = Annotated[str, Field(max_length=LONGEST_MODEL, description="org/name, or org/name:profile")]
 NESTED = Field(strict=False)  # of an object in a body: strictly, pydantic would want an instance of its class
 Ignored = Annotated[Any, Field(description="ignored")]
-Truncation = Annotated[
-    int,
-    Field(ge=-1, le=-1, description="-1: a text beyond the model's maximum length is truncated; no other length"),
-    INTEGRAL,
-]
+Truncation = Annotated[int, Field(ge=-1, le=-1), INTEGRAL]
+AT_MOST = "-1: truncate a text beyond the model's maximum length"
 
 
 class Overflowing(Body):
     """Body with SIE's and vLLM's fields for texts beyond the model's maximum length, which are truncated by default."""
 
     overflow_policy: Policy | None = Field(None, description="error: do not truncate a text that is too long")
-    truncate_prompt_tokens: Truncation | None = None
+    truncate_prompt_tokens: Truncation | None = Field(None, description=AT_MOST)
 
     remedy: ClassVar[str] = f"shorten it, or omit {OVERFLOW} to truncate it"
 

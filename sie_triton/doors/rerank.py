@@ -64,7 +64,7 @@ class Rerank(Overflowing):
     documents: Items[SkipValidation[str | dict[str, Any]]] = Field(
         description="strings, or objects with at least one of rank_fields"
     )
-    top_n: Annotated[int, Field(ge=0, le=LARGEST_COUNT), INTEGRAL] | None = Field(None, description="0: all")
+    top_n: Annotated[int, Field(ge=0, le=LARGEST_COUNT), INTEGRAL] | None = None
     return_documents: bool | None = None
     rank_fields: RankFields | None = Field(
         None, description="fields that are read from documents that are objects, one line each; default: text"

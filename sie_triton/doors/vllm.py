@@ -19,7 +19,7 @@ from sie_triton.doors.backend import spread
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import Body, Ignored, ModelName, Texts, Truncation, allowing, check_query
+from sie_triton.doors.fields import AT_MOST, Body, Ignored, ModelName, Texts, Truncation, allowing, check_query
 from sie_triton.doors.json_dialects import answered, entries_of, in_order, items_of
 from sie_triton.doors.model_choice import ABLE, CLASSES, SCORES, Explaining
 from sie_triton.doors.openai import OPENAI, TextsNotIds, as_base64
@@ -44,7 +44,7 @@ class Pooled(Body):
     """Body with the fields of every route. A text beyond the model's maximum length is an error by default."""
 
     model: ModelName
-    truncate_prompt_tokens: Truncation | None = None
+    truncate_prompt_tokens: Truncation | None = Field(None, description=AT_MOST)
     use_activation: Activated | None = Field(None, description="the model's own activation is always applied")
     user: Ignored = None
 

@@ -129,20 +129,8 @@ NESTED = (
     *({"source_sentence": "x", "sentences": value} for value in (["y"], [], "y", ["y"] * 10_001, [3])),
     *({"source_sentence": 3, "sentences": ["y"]}, {"sentences": ["y"]}),
 )
-VALUES = (
-    None,
-    True,
-    False,
-    {},
-    *NESTED,
-    {"mode": "disabled"},
-    {"mode": "on"},
-    "",
-    *WORDS,
-    *NUMBERS,
-    *LISTS,
-    ["x"] * 10_001,
-)
+MODES = ({"mode": "disabled"}, {"mode": "on"})
+VALUES = (None, True, False, {}, *NESTED, *MODES, "", *WORDS, *NUMBERS, *LISTS, ["x"] * 10_001)
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -47,7 +47,7 @@ def test_documents_may_be_objects_read_by_their_fields():
         ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must have at most 16 items, not 17"),
         ({"rank_fields": ["text", "text"]}, "rank_fields: must not contain a name twice"),
         ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must have at most 100 characters; got .*101 characters"),
-        ({"top_n": -1}, "top_n: must be greater than or equal to 0 .0: all.; got -1"),
+        ({"top_n": -1}, "top_n: must be greater than or equal to 0; got -1"),
         ({"truncate_prompt_tokens": 512}, "truncate_prompt_tokens: must be less than or equal to -1"),
         ({"truncate_prompt_tokens": -1, "overflow_policy": "error"}, "truncate_prompt_tokens: contradicts"),
         ({"overflow_policy": "cut"}, "overflow_policy: must be 'default', 'truncate_text' or 'error'"),

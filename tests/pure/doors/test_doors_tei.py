@@ -197,8 +197,8 @@ def test_similarities_are_cosines_with_the_source(serving, monkeypatch):
     monkeypatch.setattr(backend, "encode", encode)
     given = {"prompt_name": "query", "truncation_direction": "right", "truncate": None}
     answer = post(door, SENTENCES | {"parameters": given, "dimensions": 2}, "/similarity")
-    options = {"normalize": True, "is_query": True, "dimensions": 2, "output_types": "dense"}
-    assert asked == [([{"text": text} for text in ("a", "b", "c", "q")], options)]
+    options = {"normalize": True, "is_query": True, "truncation_side": "right", "dimensions": 2}
+    assert asked == [([{"text": text} for text in ("a", "b", "c", "q")], options | {"output_types": "dense"})]
     assert answer.json() == pytest.approx([0.8, 0.6, 0.96])
     assert answer.headers["X-Compute-Tokens"] == "4"
 
