@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-SHORT = ("--rest", "3", "4", "--encoders=3", "--texts=8", "--pause=0.5", "--memory=2000000000")
+SHORT = ("--rest", "3", "4", "--encoders=3", "--texts=8", "--pause=0.5", "--memory=4000000000")
 
 
 @pytest.mark.timeout(400)

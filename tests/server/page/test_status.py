@@ -6,7 +6,6 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.ports import free_ports
 from tests.server.conftest import opened
 from tests.server.page.actions import (
     BROKEN,
@@ -67,24 +66,22 @@ def test_an_evicted_model_is_cold_until_a_request_loads_it(page, service):
     expect(state).to_have_text("loaded")
 
 
-def test_the_page_recovers_from_a_restart_of_the_door(browser, service):
-    port = free_ports(1)[0]
-    with tab_of(browser) as tab:
-        page = tab.page
-        with opened(service.settings, door_port=port) as url:
-            page.goto(url)
-            expect(page.locator("#ready")).to_have_text("ready")
-            choose(page, TINY, "Encode")
-        expect(page.locator("#notice")).to_have_text("The server is unreachable; retrying.")
-        expect(page.locator("#ready")).to_have_text("unreachable")
-        page.get_by_role("button", name="Encode").click()
-        expect(page.get_by_role("alert")).to_have_text("The server is unreachable")
-        with opened(service.settings, door_port=port):
-            expect(page.locator("#notice")).to_be_empty()
-            expect(page.locator("#ready")).to_have_text("ready")
-            run(page, "Encode")
-        assert tab.errors
-        assert all(error.startswith(LOGGED_BY_CHROMIUM) for error in tab.errors)
+def test_the_page_recovers_from_a_restart_of_the_server(page, tab, service):
+    choose(page, TINY, "Encode")
+    service.stop()
+    expect(page.locator("#notice")).to_have_text("The server is unreachable; retrying.")
+    expect(page.locator("#ready")).to_have_text("unreachable")
+    page.get_by_role("button", name="Encode").click()
+    expect(page.get_by_role("alert")).to_have_text("The server is unreachable")
+    service.start()
+    expect(page.locator("#notice")).to_be_empty()
+    expect(page.locator("#ready")).to_have_text("ready")
+    expect(row(page, TINY).locator(".state")).to_have_text("cold")
+    run(page, "Encode")
+    expect(row(page, TINY).locator(".state")).to_have_text("loaded")
+    assert tab.errors
+    assert all(error.startswith(LOGGED_BY_CHROMIUM) for error in tab.errors)
+    tab.errors.clear()
 
 
 def test_the_page_asks_for_the_token_and_sends_it(browser, service, tmp_path):

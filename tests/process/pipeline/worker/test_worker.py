@@ -245,7 +245,7 @@ def test_a_pass_over_the_time_limit_fails_its_request_and_the_next_has_another_w
     assert isinstance(ended, ModelError)
     assert answered["dense"].shape == (1, 64)
     assert stage._loaded.pid != before
-    assert stage._loaded._timeout_s == Runtime.forward_timeout_s
+    assert stage._loaded._timeout_s == Runtime().forward_timeout_s
 
 
 def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeypatch):
