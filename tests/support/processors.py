@@ -26,7 +26,7 @@ from sie_triton.models.families.paddleocr_vl.processor import page_size as of_pa
 from sie_triton.models.inputs.decoding import to_rgb
 from sie_triton.models.inputs.mel import spectrograms
 from sie_triton.models.inputs.patch_resizing import patched_size, resized_to
-from sie_triton.models.inputs.pixels import resized, resized_for_patches
+from sie_triton.models.inputs.pixels import resized
 
 Array = np.ndarray[Any, Any]
 
@@ -107,9 +107,12 @@ def _patches(directory: Path, usual: str) -> Callable[[Image.Image], Array]:
     if usual == "Siglip2ImageProcessor":
         naflex = NaflexPlan.read(directory)
         side = naflex.patch_size
-        return lambda image: _cut(_scaled(resized_for_patches(image, naflex), naflex), side, 1)[0].reshape(
-            -1, 3 * side**2
-        )
+
+        def of_shape(image: Image.Image) -> Array:
+            pixels = resized_to(image, naflex.shape(image.height, image.width), naflex.resample)
+            return _cut(_scaled(pixels, naflex), side, 1)[0].reshape(-1, 3 * side**2)
+
+        return of_shape
     plan = PatchPlan.read(directory, Fields("", {}), usual)
 
     def of_pixels(image: Image.Image) -> Array:
