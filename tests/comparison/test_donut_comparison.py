@@ -173,6 +173,12 @@ def test_wrong_requests_get_the_allowed_values(ours):
             next(each for each in ours.model.parameters if each.name == name).check(value)
 
 
+def test_records_within_too_many_records_are_one_text():
+    keys = range(2000)
+    text = "".join(f"<s_{key}>" for key in keys) + "x" + "".join(f"</s_{key}>" for key in reversed(keys))
+    assert parsed(text, ()) == {"text_sequence": text}
+
+
 def test_a_checkpoint_of_one_task_needs_none(tmp_path, ours, directory):
     for path in directory.iterdir():
         text = path.read_bytes()
