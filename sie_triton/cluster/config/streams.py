@@ -142,16 +142,32 @@ async def open_bucket(js: JetStreamContext, name: str, settings: Settings, **mor
     """Make a bucket, or return the one of this name; `more` are fields of KeyValueConfig."""
     try:
         return await js.create_key_value(KeyValueConfig(bucket=name, replicas=settings.queue_replicas, **more))
-    except BadRequestError:  # it was made with other settings, which stay
+    except BadRequestError:  # it was made with other settings, which stay, but for those that copy or change entries
+        present = (await js.stream_info(f"KV_{name}")).config
+        if present.republish or present.sources or present.subject_transform or present.allow_direct:
+            log.warning("queue: bucket %s had settings that copy or change entries; they are removed", name)
+            plain = present.evolve(republish=None, sources=None, subject_transform=None, allow_direct=False)
+            await js.update_stream(plain)
         return await js.key_value(name)
 
 
 async def _make_or_update(js: JetStreamContext, config: StreamConfig) -> None:
-    """Make a stream, or give an existing one this configuration."""
+    """Make a stream, or give an existing one this configuration.
+
+    What cannot be updated is made anew if it is the queue of a pool. Other streams keep data for people.
+    """
+    name = config.name or ""
     try:
         await js.add_stream(config)
     except BadRequestError:
+        present = (await js.stream_info(name)).config
+        is_other = present.mirror is not None or present.retention != config.retention
+        if is_other and config.retention == RetentionPolicy.WORK_QUEUE:
+            log.error("queue: stream %s was not made by a config service; it is made anew", name)
+            await js.delete_stream(name)
+            await js.add_stream(config)
+            return
         try:
             await js.update_stream(config)
         except (BadRequestError, ServerError) as exc:
-            log.error("queue: stream %s keeps its settings: %s", config.name, told(exc))
+            log.error("queue: stream %s keeps its settings: %s", name, told(exc))

@@ -12,8 +12,8 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoServersError
-from nats.js.api import ConsumerConfig
-from nats.js.errors import NotFoundError
+from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, RePublish, RetentionPolicy
+from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, listen
@@ -199,6 +199,48 @@ async def test_what_permissions_of_nats_do_not_prevent(cluster):
         while await operator.stream_info("KV_SIE_MODEL_FILES"):
             await asyncio.sleep(0.02)
     await client.close()
+
+
+@in_cluster()
+async def test_streams_of_the_version_before_go_on_and_copy_nothing_any_more(cluster):
+    """Their gateways and sidecars made them, and could make such that copy."""
+    await cluster.streams._nats.close()  # there is no config service at first
+    js, copied = (
+        await cluster.operator(),
+        RePublish(src="sie.work.default.zz", dest="$KV.SIE_MODEL_FILES.=.t__evil"),
+    )
+    await js.delete_stream("SIE_WORK_default")
+    for bucket in ("SIE_LEASES", "SIE_CLAIMS_default"):
+        await js.delete_key_value(bucket)
+    work = {"retention": RetentionPolicy.WORK_QUEUE, "subjects": ["sie.work.default.*"], "republish": copied}
+    await js.add_stream(name="SIE_WORK_default", discard=DiscardPolicy.NEW, max_msgs=100_000, max_age=3600, **work)
+    for bucket in ("SIE_CLAIMS_default", "SIE_LEASES", "SIE_MODEL_FILES"):
+        await js.create_key_value(KeyValueConfig(bucket=bucket, history=1 + 63 * (bucket == "SIE_MODEL_FILES")))
+    await js.update_stream((await js.stream_info("KV_SIE_LEASES")).config.evolve(allow_direct=True))
+    await js.add_stream(
+        name="SIE_WORK_evil", subjects=["sie.work.evil.*"], republish=copied.evolve(src="sie.work.evil.m")
+    )
+    file = ModelFile(Version("t/a", ALL_POOLS, "sie-config", 0.0), model_file("t/a")).packed()
+    await js.publish("$KV.SIE_MODEL_FILES.=.t__a", file)
+    consumer = ConsumerConfig(durable_name=MODEL, filter_subject=subjects.work("default", MODEL), ack_policy="explicit")
+    await js.add_consumer(
+        "SIE_WORK_default", consumer.evolve(ack_wait=5, max_ack_pending=10_000, inactive_threshold=3600)
+    )
+    queue, _, _ = await cluster.pair()
+    assert await asked(queue, "a") == "a"
+    await until(lambda: "t__a" in cluster.servers["w"].added)
+    await cluster.config()
+    names, plain = {"SIE_WORK_default", "SIE_WORK_evil", "KV_SIE_LEASES"}, set[str]()
+    while not names <= plain:
+        configs = [each.config for each in await js.streams_info()]
+        plain = {each.name or "" for each in configs if not each.republish and not each.allow_direct}
+    client, _ = await connected(cluster, GATEWAY)
+    for subject in ("sie.work.default.zz", "sie.work.evil.m"):
+        await client.publish(subject, EVIL)
+    await client.close()
+    assert await asked(queue, "b") == "b"
+    with pytest.raises(KeyNotFoundError):
+        await (await js.key_value("SIE_MODEL_FILES")).get("=.t__evil")
 
 
 @in_cluster()
