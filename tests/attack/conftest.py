@@ -36,6 +36,7 @@ from tests.conftest import (
 from tests.support import one_thread  # noqa: F401
 from tests.support.gliners import save_gliner
 from tests.support.models import save_cross_encoder, save_pylate, save_splade
+from tests.support.signals import heed_signals
 from tests.support.towers import save_clap, save_clip
 
 MODELS = (MINILM, COLBERT, SPLADE, CROSS_ENCODER, CLIP, CLAP, GLINER)
@@ -115,6 +116,7 @@ class serving:
         given = settings.model_dump(exclude_defaults=True)
         environment = {f"SIE_{name.upper()}": str(value) for name, value in given.items()}
         self._settings = settings
+        heed_signals()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "sie_triton.cli", "serve"],
             env={**os.environ, **environment},
