@@ -8,8 +8,8 @@ import torch
 from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules.logit_score import LogitScore
-from sie_triton.cli.perf.workload import texts
 
+from benchmarks.texts import texts
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import load_processor

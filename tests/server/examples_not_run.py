@@ -85,7 +85,6 @@ NOT_RUN = {
     **dict.fromkeys(
         (
             "sie-triton eval BAAI/bge-m3 -t ./my-dataset --type perf -s sie,targets",
-            "sie-triton eval BAAI/bge-m3 -t mteb/NFCorpus -s sie",
             "sie-triton eval sentence-transformers/all-MiniLM-L6-v2 -t tests/support/kitchen_garden -s sie,st,targets",
         ),
         "tests/server/test_eval.py runs it",

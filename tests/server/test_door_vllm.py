@@ -8,9 +8,10 @@ import openai
 import pytest
 import transformers
 
+from benchmarks.ports import free_ports
 from sie_triton import SIEClient
 from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, model_file
-from tests.server.test_known_models import default_server
+from tests.server.test_serve import port_flags, started
 from tests.support.classifiers import TEXTS as CLASSIFIED
 from tests.support.classifiers import save_classifier
 
@@ -87,9 +88,10 @@ def test_classes_are_those_of_the_library(tmp_path, minilm_directory):
     models.mkdir()
     (models / "own.yaml").write_text(model_file("test/own", directory, "sequence_classification", {"extract": {}}))
     library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
-    with default_server(tmp_path / "data", "test/own", f"--models-dir={models}") as ports:
-        url = f"http://127.0.0.1:{ports.door}"
-        answer = httpx.post(f"{url}/classify", json={"model": "test/own", "input": CLASSIFIED}, timeout=120).json()
+    ports = free_ports(5)
+    with started("test/own", f"--models-dir={models}", f"--data-dir={tmp_path / 'data'}", *port_flags(ports)):
+        url = f"http://127.0.0.1:{ports[-1]}/classify"
+        answer = httpx.post(url, json={"model": "test/own", "input": CLASSIFIED}, timeout=120).json()
     for each, theirs in zip(answer["data"], library(CLASSIFIED), strict=True):
         by_label = {found["label"]: found["score"] for found in theirs}
         assert each["probs"] == pytest.approx([by_label[label] for label in LABELS], abs=1e-4)

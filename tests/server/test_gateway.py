@@ -326,7 +326,7 @@ def test_commands_call_a_gateway_by_its_address_and_a_token(server, tmp_path):
     flags = "--auth-mode=token", "--auth-tokens=secret"
     with cluster_before(settings, MODELS, tmp_path, *flags) as (http, grpc):
         few = ["--measurement-mode", "count_windows", "--measurement-request-count", "2"]
-        perf = run("perf", TINY, f"--url=grpc://{grpc}", "--auth-tokens=secret", *few)
+        perf = run(TINY, f"--url=grpc://{grpc}", "--auth-tokens=secret", *few, module="benchmarks.perf_analyzer")
         assert perf.returncode == 0, perf.stderr
         assert "Concurrency: 1, throughput:" in perf.stdout
         for token, said in (("secret", "1 of 1 workers are ready"), ("wrong", "does not accept the bearer token")):
@@ -336,6 +336,6 @@ def test_commands_call_a_gateway_by_its_address_and_a_token(server, tmp_path):
         assert f"connect to Triton itself, at grpc://{grpc}" in run("encode", TINY, "a", f"--url={http}").stderr
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sie_triton.cli", *arguments]
+def run(*arguments: str, module: str = "sie_triton.cli") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sie_triton.controller.commands import ask, path_of
-from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import fresh_settings, gliner_file, model_file
 from tests.server.test_serve import port_flags, sie
 from tests.support.gliners import save_gliner
@@ -51,7 +50,7 @@ class Service:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=KILL_AFTER_S + 30)
+        self._process.communicate(timeout=40)
 
     def evict(self, model: str) -> None:
         ask(self.settings, f"{path_of(model)}/evict", "POST")

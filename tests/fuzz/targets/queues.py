@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from hypothesis import strategies as st
 
-from sie_triton.cluster.gateway.kserve import OF_ANY_WORKER, SERVICE, KServe
+from sie_triton.cluster.gateway.kserve import SERVICE, KServe
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.receiving import Receiving
@@ -36,6 +36,7 @@ from tests.support.joined import request, respond
 RECEIPT = "$JS.ACK.SIE_WORK_p.m.1.2.3.4.5"
 RECEIPTS = (RECEIPT, "$JS.ACK._.x.SIE_WORK_p.m.1.2.3.4.5.6", RECEIPT.replace("1", "999"))
 
+OF_ANY_WORKER = ("ServerMetadata", "ModelMetadata", "ModelConfig")
 METHODS = ("ModelInfer", "ModelInfer", "ModelReady", "ServerLive", "ModelStatistics", *OF_ANY_WORKER)
 OTHERS = ("ModelStreamInfer", "RepositoryIndex", "x", "")
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from sie_triton.contract.spec import ModelSpec, MuveraConfig
-from sie_triton.controller.memory_grants import _was_granted
 from sie_triton.engines.measurements import Measurements
 from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models import known_loras
@@ -92,7 +91,7 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
     with suppress(OSError, ValueError):  # as its readers do
         traffic.Traffic().add(traffic.open_record(home / f"{MODEL}-inference.{PID}.traffic"))
     grants.controller_runs(home)
-    _was_granted(home, {"pid": PID})
+    grants.granted_device(home, PID)
     with suppress(LoadError, BusyError):
         grants._check(grants.answer_path(home, PID))
     calls.remove_dead(home)

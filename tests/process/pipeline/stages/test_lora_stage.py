@@ -59,7 +59,7 @@ def stage(tmp_path, monkeypatch):
     sources = {name: str(tmp_path / name) for name in "abc"}
     monkeypatch.setattr(Loader, "fetch_lora", lambda self, source, uses: Path(source))
     workers = [AdaptingWorker(), AdaptingWorker()]
-    monkeypatch.setattr(Loader, "order", lambda *_: None)
+    monkeypatch.setattr(Loader, "order", lambda *_: order(tmp_path, tmp_path))
     monkeypatch.setattr(Loader, "start", lambda *_: workers[1] if workers[0].closed else workers[0])
     monkeypatch.setattr("sie_triton.pipeline.stages.inference.expected_bytes", lambda order: 1)
     made = Inference(spec(loras=sources, runtime=RUNTIME), "cpu", StatusWriter(tmp_path / "s", "m", "inference", 0))
