@@ -18,7 +18,7 @@ from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models import known_loras
 from sie_triton.models.environments.venv import Venv
 from sie_triton.models.weights import hub, local_cache
-from sie_triton.records import calls, failures, grants, other_models, status, traffic
+from sie_triton.records import calls, grants, other_models, status, traffic
 from sie_triton.records import lora_states as lora_records
 from sie_triton.records.known_file import KnownFile
 from sie_triton.records.preloads import Preloads
@@ -87,7 +87,7 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
     Preloads(home, ["org/m"]).num_loading()
     for lora in lora_records.read_all_loras(home).values():
         lora_records.resident(lora)
-    failures.read_failure(home, MODEL, "inference")
+    status.read_failure(home, MODEL, "inference")
     with suppress(OSError, ValueError):  # as its readers do
         traffic.Traffic().add(traffic.open_record(home / f"{MODEL}-inference.{PID}.traffic"))
     grants.controller_runs(home)
