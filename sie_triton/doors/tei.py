@@ -87,7 +87,7 @@ class Sentences(Body):
 
 
 class SimilarityParameters(Prompted):
-    """How the sentences are read."""
+    """Parameters by which the sentences are read."""
 
     model_config = ConfigDict(extra="forbid")
 

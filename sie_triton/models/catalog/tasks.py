@@ -17,7 +17,7 @@ Inputs = create_model("Inputs", __base__=Frozen, **_kinds)
 
 
 class OutputConfig(Frozen):
-    """One output of encode. With `scales`, int8 and uint8 vectors come with a tensor of one scale per row."""
+    """Output of encode. With `scales`, int8 and uint8 vectors come with a tensor of one scale per row."""
 
     dim: Annotated[int, Field(gt=0, le=10_000_000)]
     scales: bool = False
