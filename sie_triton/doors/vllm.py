@@ -84,8 +84,9 @@ class Classify(Pooled):
 
     input: TextsNotIds
     truncate_prompt_tokens: None = Field(None, description="a long text is read as a whole, in windows")
+    threshold: None = Field(None, description="the scores of all labels are returned")
 
-    fixed: ClassVar[Mapping[str, Any]] = {"ranked": False, "threshold": 0.0}
+    fixed: ClassVar[Mapping[str, Any]] = {"ranked": False}
 
 
 class Pooling(Pooled):

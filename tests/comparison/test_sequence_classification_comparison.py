@@ -104,6 +104,8 @@ def test_numbers_of_a_regression_are_the_models_own(tmp_path, minilm_directory):
     for options, theirs in (({}, {}), ({"raw_scores": False}, {"function_to_apply": "softmax"})):
         for found, each in zip(ours(TEXTS, **options), library(TEXTS, **theirs), strict=True):
             assert_same(found, each)
+    everything = ours(TEXTS[:1], ranked=False, threshold=0.99)[0]["classifications"]
+    assert [each["label"] for each in everything] == [*LABELS]
     least = ours(TEXTS[:1], threshold=0.25)[0]["classifications"]
     assert least == [each for each in ours(TEXTS[:1])[0]["classifications"] if each["score"] >= 0.25]
     assert 0 < len(least) < len(LABELS)

@@ -143,7 +143,7 @@ def test_classes_are_answered_in_the_order_of_the_labels(serving, monkeypatch):
 
     monkeypatch.setattr(backend, "extract", extract)
     answer = post(door, {"model": "org/m:x", "input": "one", "multi_label": True}, "/classify").json()
-    assert asked == [("org/m:x", [{"text": "one"}], [], {"multi_label": True, "ranked": False, "threshold": 0.0})]
+    assert asked == [("org/m:x", [{"text": "one"}], [], {"multi_label": True, "ranked": False})]
     assert answer["data"] == [{"index": 0, "label": "joy", "probs": [0.25, 0.75], "num_classes": 2}]
     assert (answer["usage"]["prompt_tokens"], answer["model"]) == (2, "org/m:x")
 
@@ -159,7 +159,7 @@ def test_a_model_without_classes_of_its_own_does_not_classify(serving, family):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"threshold": 0.5}, "threshold: cannot be set here"),
+        ({"threshold": 0.5}, "threshold: is not supported"),
         ({"ranked": True}, "ranked: cannot be set here"),
         ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens: is not supported .a long text is read as a whole"),
         ({"input": [1, 2]}, "input: contains token ids"),

@@ -39,7 +39,7 @@ RAW_SCORES = Parameter(
     doc="logits as scores, as of reward models; default: of regressions",
 )
 
-RANKED = Parameter("ranked", bool, doc="false: classes in the order of the labels")
+RANKED = Parameter("ranked", bool, doc="false: all classes, in the order of the labels")
 
 
 def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
@@ -56,12 +56,14 @@ def ranked_classes(
     thresholds: npt.NDArray[np.float32] | None = None,
     usual: float = 0,
 ) -> Findings:
-    """Return classes by descending score, ties in the order of labels; with RANKED false in the order of labels.
+    """Return classes by descending score, ties in the order of labels; with RANKED false all, in the order of labels.
 
     `thresholds` NaN are that of the request, `usual` if it sets none.
     """
+    if not options.get(RANKED.name, True):
+        return Findings(classifications=[Class(*each) for each in zip(labels, scores.tolist(), strict=True)])
     least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, usual)
-    order = np.argsort(-scores, kind="stable") if options.get(RANKED.name, True) else np.arange(len(scores))
+    order = np.argsort(-scores, kind="stable")
     return Findings(
         classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]
     )
