@@ -12,7 +12,7 @@ from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.causal_cross_encoder.files import CausalFiles
-from sie_triton.models.families.llm_reranker.adapter import Judge
+from sie_triton.models.families.shared.judge import Judge
 
 
 class CausalCrossEncoderAdapter(Adapter):
