@@ -1,6 +1,7 @@
 """Comparison of Florence-2 with transformers: the same answers from the same weights and files."""
 
 import io
+import random
 
 import pytest
 import transformers
@@ -132,8 +133,31 @@ PLACES = "<loc_1><loc_20><loc_300><loc_999>"
 def test_an_answer_of_any_text_is_parsed_at_once(task):
     """A model may write what it was not trained for: numbers that no tensor holds, or words without end."""
     places = "<loc_1>" * 7 + f"<loc_{'9' * 100}>"
-    for text in (f"cat{places}<poly>{places}</poly>", "cat" * 30_000):
+    for text in (f"cat{places}<poly>{places}</poly>", "cat" * 100_000, f"{'cat' * 100_000}\n{places}", " " * 300_000):
         ANSWERS.read(TASKS[task], text, (613, 401))
+
+
+@pytest.mark.parametrize("task", {task.kind: task.name for task in TASKS.values()}.values())
+def test_an_answer_is_parsed_as_the_library_does(library, task):
+    chosen = random.Random(0)
+    parts = (
+        "cat",
+        " ",
+        "\n",
+        "x<y",
+        "car" * 340,
+        " " * 1010,
+        "<loc_1><loc_2><loc_3>",
+        "<loc_9>",
+        "<sep>",
+        "<poly>",
+        "</poly>",
+        "</s>",
+    )
+    for _ in range(150):
+        text = "".join(chosen.choices(parts, k=chosen.randrange(12)))
+        answer = library.processor.post_process_generation(text, task=task, image_size=(613, 401))[task]
+        assert ANSWERS.read(TASKS[task], text, (613, 401)) == answer
 
 
 def test_answers_become_findings(ours, monkeypatch):
