@@ -9,13 +9,14 @@ import pytest
 SHORT = ("--rest", "3", "4", "--encoders=3", "--texts=8", "--pause=0.5", "--memory=4000000000")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("scope", "minutes", "faults"),
     [
         ("server", 0.38, ["exchanged weights"]),
         # The first fault is a kill, which takes no time: the second one has some to spare.
-        pytest.param("cluster", 0.47, ["kill stage", "stop sidecar"], marks=pytest.mark.slow),
+        ("cluster", 0.47, ["kill stage", "stop sidecar"]),
     ],
 )
 def test_faults_cost_no_answer(tmp_path, scope, minutes, faults):

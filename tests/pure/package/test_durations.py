@@ -16,6 +16,7 @@ def test_some(number):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_with_the_last_tests_fails_one_of_them(tmp_path):
     """xdist alone waits for ever for the worker that replaces it."""
     for name in ("first", "last"):
