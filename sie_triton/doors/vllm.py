@@ -7,6 +7,7 @@ from time import time
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import uuid4
 
+import numpy as np
 from pydantic import Field, WithJsonSchema
 from starlette.routing import Route
 
@@ -56,7 +57,10 @@ class Pooled(Body):
 
 
 class Score(Pooled):
-    """Body of a request to /score: a text with each of several, or the pairs of two lists of equal length."""
+    """Body of a request to /score: a text with each of several, or the pairs of two lists of equal length.
+
+    A model that encodes and does not score answers cosines of its vectors.
+    """
 
     text_1: Texts | None = None
     text_2: Texts | None = None
@@ -164,9 +168,12 @@ def routes(door: Door) -> list[Route]:
 
 
 async def score(request: DoorRequest) -> Answer:
-    wanted = Score.of(request)
+    wanted, door = Score.of(request), request.door
     (first, queries), (second, texts) = wanted.lists()
-    options, items, door = wanted.options(), items_of(texts), request.door
+    spec = await door.served.spec(wanted.model)
+    if "score" not in spec.tasks and DENSE.name in spec.dims:
+        return await _cosines(request, wanted)
+    options, items = wanted.options(), items_of(texts)
     size = len(items) // len(queries)  # all of them with one query, or one with each
     check_query(queries[0], items[:size], first, door.settings.door_max_body_bytes)
 
@@ -182,6 +189,18 @@ async def score(request: DoorRequest) -> Answer:
     wanted.check_lengths([entry for result in results for entry in entries_of(result)], second)
     entries = [{"object": "score", "score": each} for result in results for each in in_order(result)]
     return _told(request, wanted, "score", entries, results)
+
+
+async def _cosines(request: DoorRequest, wanted: Score) -> Answer:
+    """Return the cosine of the vectors of each pair, by a model that encodes."""
+    (first, queries), (second, texts) = wanted.lists()
+    options = wanted.options() | {"output_types": DENSE.name, "normalize": True}
+    results = await request.door.backend.encode(wanted.model, items_of(queries + texts), request.seconds, options)
+    wanted.check_lengths(results[: len(queries)], first)
+    wanted.check_lengths(results[len(queries) :], second)
+    vectors = np.stack([result["dense"] for result in results])
+    cosines = (vectors[: len(queries)] * vectors[len(queries) :]).sum(axis=1)
+    return _told(request, wanted, "score", [{"object": "score", "score": float(each)} for each in cosines], results)
 
 
 async def classify(request: DoorRequest) -> Answer:

@@ -47,6 +47,12 @@ def test_scores_of_pairs_are_those_of_the_client(post, ours, model):
     assert pairs["data"][1]["score"] == pytest.approx(other, rel=1e-5)
 
 
+def test_a_model_that_encodes_scores_by_cosines(post, ours):
+    query, *vectors = (each["dense"] for each in ours.encode(MINILM, [QUERY, *TEXTS]))
+    found = post("/score", model=MINILM, text_1=QUERY, text_2=TEXTS)
+    np.testing.assert_allclose([each["score"] for each in found["data"]], np.stack(vectors) @ query, atol=1e-6)
+
+
 def test_pooling_answers_the_vectors_of_the_client(post, ours):
     expected = [each["dense"] for each in ours.encode(MINILM, TEXTS)]
     found = post("/pooling", model=MINILM, input=TEXTS)

@@ -113,6 +113,33 @@ def test_a_text_that_is_too_long_is_an_error_unless_it_may_be_truncated(scoring,
     assert post(door, POOLING | {"truncate_prompt_tokens": -1}, "/pooling").status_code == 200
 
 
+def test_a_model_that_encodes_answers_cosines_of_each_pair(serving, monkeypatch):
+    door, backend, _ = serving
+    asked = []
+
+    async def encode(model, items, seconds, parameters):
+        asked.append((items, parameters))
+        vectors = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.8, 0.6]], np.float32)[: len(items)]
+        return [{"dense": vector, "token_count": 1, "timing": TIMING} for vector in vectors]
+
+    monkeypatch.setattr(backend, "encode", encode)
+    alone = post(door, SCORE | {"dimensions": 2}, "/score").json()
+    options = {"output_types": "dense", "normalize": True, "dimensions": 2}
+    assert asked == [([{"text": text} for text in ("q", "a", "bb")], options)]
+    assert [each["score"] for each in alone["data"]] == pytest.approx([0, 0.6])
+    pairs = post(door, SCORE | {"text_1": ["q", "qq"]}, "/score").json()
+    assert [each["score"] for each in pairs["data"]] == pytest.approx([0.6, 0.6])
+    assert pairs["usage"]["total_tokens"] == 4
+
+
+@pytest.mark.parametrize(("cut", "field"), [({0}, "text_1"), ({2}, "text_2")])
+def test_a_text_of_a_pair_that_is_too_long_to_encode_is_named(serving, cut, field):
+    door, backend, _ = serving
+    backend.cut = cut
+    refused = post(door, SCORE, "/score")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
