@@ -54,6 +54,7 @@ def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd):
         for model in (MODELS[2], MODELS[4]):
             crowd.act(model, "evict")
         wait_for(lambda: places(crowd) == {MODELS[1]: 1, MODELS[3]: 1})
+        check_memory(crowd, {"cuda:0": 0, "cuda:1": 2})  # what was evicted has left
         os.kill(on_other[MODELS[1]], signal.SIGKILL)
         wait_for(lambda: places(crowd) == {MODELS[1]: 0, MODELS[3]: 1})
         assert np.array_equal(vector(MODELS[1]), first)
