@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from sie_triton.errors import LoadError
+
 # Method or function of transformers by which embeddings number tokens by their ids.
 COUNTS_TOKENS = "create_position_ids_from_input_ids"
 
@@ -21,11 +23,13 @@ def names_in(function: Callable[..., Any]) -> Sequence[str]:
 def padding_position(model: torch.nn.Module) -> int:
     """Return the padding token of RoBERTa and similar models, which do not count it and begin after its number.
 
-    -1 for models that count all tokens from 0.
+    -1 for models that count all tokens from 0. LoadError if the configuration names no padding token.
     """
-    kin = [module for module in model.modules() if COUNTS_TOKENS in names_in(type(module).forward)]
-    padding: Any = kin[0].padding_idx if kin else -1
-    return int(padding)
+    kin: list[Any] = [module for module in model.modules() if COUNTS_TOKENS in names_in(type(module).forward)]
+    padding: int | None = kin[0].padding_idx if kin else -1
+    if padding is None:
+        raise LoadError("config.json: pad_token_id is null; positions are numbered from it on", "corrupt")
+    return padding
 
 
 def num_positions(config: Any, padding: int, otherwise: int) -> int:

@@ -29,6 +29,7 @@ from sie_triton.engines.torch.attention.segments import Segments
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder, load_encoder
 from sie_triton.engines.torch.probe import TOLERANCE, probe, probed, relative_error
 from sie_triton.engines.torch.rows import placed
+from sie_triton.errors import LoadError
 from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity
 
 PADDED_ONES = {"Gemma 2, capped scores", "MPNet", "T5 encoder", "BLOOM, causal"}
@@ -164,12 +165,12 @@ WITH_SPECIAL = [
 ]
 
 
-def by_ids(name):
+def by_ids(name, **missing):
     kind, changes, _ = BY_IDS[name]
     usual = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "vocab_size": 1000, "hidden_size": 64}
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 300}
     torch.manual_seed(0)
-    return sharpen(AutoModel.from_config(kind(**usual | sizes | changes), attn_implementation="eager")).eval()
+    return sharpen(AutoModel.from_config(kind(**usual | sizes | changes | missing), attn_implementation="eager")).eval()
 
 
 @torch.inference_mode()
@@ -191,6 +192,13 @@ def test_special_tokens_in_a_text_have_the_library_s_positions(name):
             *(([i], [e]) for i, e in zip(WITH_SPECIAL, expected, strict=True)),
         ]:
             assert max(map(relative_error, states_of(encoder, items), wanted)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "camembert", "data2vec", "longformer", "luke"])
+def test_a_model_that_numbers_from_no_padding_token_is_refused(name):
+    with pytest.raises(LoadError, match=r"^config\.json: pad_token_id is null") as refused:
+        TorchEncoder(by_ids(name, pad_token_id=None))
+    assert refused.value.reason == "corrupt"
 
 
 def test_the_probe_notices_positions_that_ignore_ids(monkeypatch):
