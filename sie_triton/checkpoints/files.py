@@ -160,9 +160,9 @@ def inside(directory: Path, relative: str, where: str) -> Path:
         path.is_absolute()
         or ".." in path.parts
         or not relative.isprintable()
-        or len(relative) > LIMITS.max_path_characters
+        or len(relative.encode()) > LIMITS.max_path_bytes
     ):
-        allowed = f"a path inside the model's directory, of at most {LIMITS.max_path_characters} characters"
+        allowed = f"a path inside the model's directory, of at most {LIMITS.max_path_bytes} bytes"
         raise LoadError(f"{where}: must be {allowed} (given {shortened(relative)})", "unsupported")
     return directory / path
 

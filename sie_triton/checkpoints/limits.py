@@ -10,7 +10,7 @@ class FileLimits:
     max_json_bytes: int = 16 << 20  # parsed JSON takes up to 24 times as much memory
     max_header_bytes: int = 8_000_000  # of safetensors: the largest have 2 MB; 73 MB took 25 s and 850 MB to read
     max_chat_template_bytes: int = 256 * 1024
-    max_path_characters: int = 255
+    max_path_bytes: int = 255
     max_message_characters: int = 300  # of an error that is shown
     max_number: float = 1e9  # of an image processor's settings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.checkpoints.contents import check_headers, check_safetensors, converted_bytes
-from sie_triton.checkpoints.files import read_bytes, read_json
+from sie_triton.checkpoints.files import inside, read_bytes, read_json
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
@@ -47,3 +47,14 @@ def test_a_file_is_read_up_to_a_size(tmp_path):
         read_bytes(path, 2)
     with pytest.raises(LoadError, match="at most 2 bytes"):
         read_json(path, most=2)
+
+
+@pytest.mark.parametrize("relative", ["/etc", "a/../../b", "a\0b", "a\nb", "\ud800", "a" * 256, "蔷" * 86])
+def test_a_path_that_no_model_has_is_refused(relative, tmp_path):
+    with pytest.raises(LoadError, match=r"^modules\.json: must be a path inside the model's directory") as error:
+        inside(tmp_path, relative, "modules.json")
+    assert error.value.reason == "unsupported"
+
+
+def test_the_longest_path_can_be_looked_for(tmp_path):
+    assert not inside(tmp_path, "蔷" * 85, "modules.json").exists()
