@@ -31,8 +31,9 @@ OVERDRAWN = 2
 class MemoryGrants:
     """The grants and evictions of one round, whose thread calls every method.
 
-    Reads the `models`, their `stages` and the memory of each device, in the order of the server's devices. Answers go
-    to the stages as files; one that cannot be written is logged. Evictions go to `swaps`; no method waits for them.
+    Reads the `models`, their `stages` and the memory of each device, in the order of the server's devices. On a lost
+    device nothing is granted or evicted. Answers go to the stages as files; one that cannot be written is logged.
+    Evictions go to `swaps`; no method waits for them.
     `ended_bytes`: memory of the workers and stages that the round has ended; None while none was sought.
     """
 
@@ -55,6 +56,7 @@ class MemoryGrants:
         self._books = [
             DeviceBooks(device, number, memory, threshold, models, is_evicting, self._directory)
             for number, (device, memory) in enumerate(memories.items())
+            if not memory.is_lost
         ]
         self._is_short = False
         self.ended_bytes: int | None = None
@@ -64,7 +66,7 @@ class MemoryGrants:
 
         On each device that is done for one load at a time. Loads that fit may overtake it for `overtaking_s`.
         """
-        for model, record in self._waiting():
+        for model, record in self._waiting() if self._books else ():
             books = self._chosen(model, record)
             short = record["wanted_bytes"] - books.free
             if not books.is_open:
