@@ -302,7 +302,7 @@ def test_the_controller_names_the_device_of_a_model_in_memory(controller, gpus, 
     in_memory(controller, "a", pids[0], 400, 1)
     stage(controller, "cold", pids[1])
     round_of(controller)
-    assert {name: controller.device_of(model) for name, model in controller.models.items()} == {
+    assert {name: controller.device_of(model.record) for name, model in controller.models.items()} == {
         "a": "cuda:1",
         "cold": None,
     }
