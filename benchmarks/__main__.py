@@ -11,7 +11,7 @@ import click
 IN_PROCESS = ("lengths", "sizes", "architectures", "outputs", "long")
 SAME = (
     *("latency", "door", "extract", "images", "loras", "cold", "preprocess", "overhead", "precision", "large"),
-    *("cluster", "simulated", "way", "placement"),
+    *("cluster", "simulated", "way", "placement", "copies"),
 )
 MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys(IN_PROCESS, "forward")}
 
@@ -36,7 +36,8 @@ MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys
     "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
     "simulated: a cluster of three workers, compared with its simulation; "
     "way: the functions that one text passes in the stages; "
-    "placement: loads of many models on several GPUs, compared with one large one, simulated",
+    "placement: loads of many models on several GPUs, compared with one large one, simulated; "
+    "copies: texts/s of a busy model by the number of GPUs, which are pretended",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")

@@ -32,7 +32,7 @@ from sie_triton.errors import LoadError, ModelLoading, ServerError
 from sie_triton.http.access import Guard, WebPageGuard
 from sie_triton.http.body import small_body
 from sie_triton.records.serving_file import UNKNOWN, WRONG
-from sie_triton.records.status import ENGINES
+from sie_triton.records.status import ENGINES, RESIDENT
 from sie_triton.settings import Settings
 from sie_triton.system.processes.pulse import beat
 
@@ -233,7 +233,8 @@ class Api:
         """Return one model as JSON, with its source if known; `adapters` are the bytes of LoRA adapters in memory."""
         served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
         described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
-        described |= {"device": self._controller.device_of(model)}
+        copies = [self._controller.device_of(copy) for copy in model.copies if copy["state"] == RESIDENT]
+        described |= {"device": self._controller.device_of(model.record), "copies": copies}
         described |= {"failure_message": self._controller.failure_message(model) or None}
         described |= {"traffic": self._controller.traffic_of(model.name)}
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})

@@ -6,8 +6,8 @@ from pathlib import Path
 from sie_triton.controller.choice import Device, Resident
 from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
 from sie_triton.controller.model_states import ModelState, inference_records, taken_bytes
-from sie_triton.records.grants import granted_device
-from sie_triton.records.status import Record
+from sie_triton.records.grants import granted_device, is_withdrawn
+from sie_triton.records.status import LOADING, RESIDENT, Record
 from sie_triton.system.host.footprint import limit_for
 
 # Beyond this share of the limit, minimum residency does not protect a model.
@@ -52,7 +52,11 @@ class DeviceBooks:
 
     def as_device(self, beneficiary: str) -> Device:
         """Return the device as a load of the model `beneficiary` sees it, which never evicts that model."""
-        busy = [model for model in self.models.values() if self.granted(model.record) or self._computes(model)]
+        busy = [
+            model
+            for model in self.models.values()
+            if self._computes(model) or any(map(self.granted, (model.record, *model.copies)))
+        ]
         return Device(
             self.device,
             self.free,
@@ -64,15 +68,29 @@ class DeviceBooks:
         )
 
     def residents(self, beneficiary: str) -> Sequence[Resident]:
-        """Return the models that can be evicted."""
-        return [
-            model.as_resident()
+        """Return the models, and copies of models, that can be evicted."""
+        others = [
+            model
             for model in self.models.values()
-            if model.is_resident
-            and self._has(model.record)
-            and model.name != beneficiary
-            and not self._is_evicting(model.name)
+            if model.is_resident and model.name != beneficiary and not self._is_evicting(model.name)
         ]
+        models = [model.as_resident() for model in others if self._has(model.record)]
+        copies = [self._as_resident(model, copy) for model in others if (copy := self.copy_of(model))]
+        return [*models, *copies]
+
+    def copy_of(self, model: ModelState) -> Record | None:
+        """Return the record of the model's copy that is or loads here, unless it is leaving."""
+        here = (each for each in model.copies if self._has(each) and each["state"] in (LOADING, RESIDENT))
+        return next((each for each in here if not self._is_withdrawn(each)), None)
+
+    def holds(self, model: ModelState) -> bool:
+        """True if a worker of the model is here, is leaving, or is loaded to here."""
+        processes = (*model.living, *model.leaving)
+        return self.has_copy(model) or any(self._has(each) and each["worker_pid"] for each in processes)
+
+    def has_copy(self, model: ModelState) -> bool:
+        """True if a copy of the model is here, or is granted memory here."""
+        return any(self.granted(copy) or (copy["worker_pid"] and self._has(copy)) for copy in model.copies)
 
     def going(self) -> int:
         """Return the memory of processes that only finish their requests."""
@@ -81,19 +99,28 @@ class DeviceBooks:
     def leaving(self) -> int:
         """Return the memory that evictions in progress free."""
         evicted = [model for model in self.models.values() if self._is_evicting(model.name) and not model.is_removed]
-        return self.going() + self._taken_of(model.record for model in evicted)
+        copies = [
+            copy
+            for model in self.models.values()
+            for copy in model.copies
+            if self._has(copy) and (self._is_evicting(model.name) or self._is_withdrawn(copy))
+        ]
+        return self.going() + self._taken_of(model.record for model in evicted) + sum(map(self._bytes_of, copies))
 
     def movable(self, beneficiary: str) -> int:
         """Return the memory that could be freed for a load of the model `beneficiary`."""
         others = [model for model in self.models.values() if model.is_resident and model.name != beneficiary]
-        return self.going() + self._taken_of(model.record for model in others)
+        copies = [copy for model in others for copy in model.copies if copy["state"] == RESIDENT]
+        return self.going() + self._taken_of((*(model.record for model in others), *copies))
 
     def granted(self, record: Record) -> int:
         """Return the bytes granted to a load here, even if its stage has not read the grant yet."""
         if record["granted_bytes"]:
             return record["granted_bytes"] if self._has(record) else 0
-        is_here = record["wanted_bytes"] and granted_device(self._directory, record["pid"]) == self.device
-        return record["wanted_bytes"] if is_here else 0
+        if not record["wanted_bytes"]:
+            return 0
+        device = granted_device(self._directory, record["pid"], record["copy"])
+        return record["wanted_bytes"] if device == self.device else 0
 
     def taken(self, record: Record) -> int:
         """Return the bytes that a load has taken. GPU memory is unknown, hence 0, until it has loaded."""
@@ -120,10 +147,24 @@ class DeviceBooks:
         )
 
     def _computes(self, model: ModelState) -> bool:
-        return model.is_resident and self._has(model.record) and model.is_busy
+        computing = [copy for copy in model.copies if copy["busy_since_ns"]]
+        if model.is_busy:
+            computing.append(model.record)
+        return model.is_resident and any(map(self._has, computing))
 
     def _has(self, record: Record) -> bool:
         return record["device"] == self._number
+
+    def _as_resident(self, model: ModelState, copy: Record) -> Resident:
+        used, since = copy["last_used_ns"], copy["resident_since_ns"]
+        return Resident(model.name, self._bytes_of(copy), used, since, bool(copy["busy_since_ns"]), is_copy=True)
+
+    def _bytes_of(self, copy: Record) -> int:
+        """Return the bytes that the end of a copy frees: those it was granted while it loads."""
+        return self.granted(copy) or taken_bytes(copy)
+
+    def _is_withdrawn(self, copy: Record) -> bool:
+        return is_withdrawn(self._directory, copy["pid"], copy["copy"])
 
     def _taken_of(self, records: Iterable[Record]) -> int:
         return sum(taken_bytes(record) for record in records if self._has(record))

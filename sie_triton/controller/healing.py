@@ -129,7 +129,7 @@ class Healing:
 
     def _forget(self, steps: str, stage: str, dead: Sequence[Record]) -> None:
         for record in dead:
-            path = status_path(self._directory, steps, stage, record["pid"])
+            path = status_path(self._directory, steps, stage, record["pid"], record["copy"])
             for each in (path, loras_path(path), traffic_path(path)):
                 each.unlink(missing_ok=True)
 

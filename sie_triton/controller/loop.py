@@ -35,7 +35,7 @@ from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.bell import ring
 from sie_triton.records.grants import CONTROLLER_LOCK
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.status import LOADING, RESIDENT, read_failure, worker_of
+from sie_triton.records.status import LOADING, RESIDENT, Record, read_failure
 from sie_triton.settings import Settings
 from sie_triton.system.native import kernels_in_use
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
@@ -125,6 +125,7 @@ class Controller:
     def _share_out(self, stages: Stages) -> None:
         room = MemoryGrants(self._settings, self.swaps, self.models, self.memories, stages, self.limits)
         room.grant()
+        room.grant_copies()
         room.relieve()
         room.evict_idle()
         room.recycle()
@@ -164,10 +165,10 @@ class Controller:
         )
         return {**self.traffic.summary(model), "loads": self.num_loads.get(model, 0), "evictions": evictions}
 
-    def device_of(self, model: ModelState) -> str | None:
-        """Return the device that a model is in memory of, or is loaded to; None if it is on none."""
-        number = model.record["device"]
-        return [*self.memories][number] if model.record["worker_pid"] and number < len(self.memories) else None
+    def device_of(self, record: Record) -> str | None:
+        """Return the device that a model or copy is in memory of, or is loaded to; None if it is on none."""
+        number = record["device"]
+        return [*self.memories][number] if record["worker_pid"] and number < len(self.memories) else None
 
     def failure_message(self, model: ModelState) -> str:
         """Reason why `model` could not be loaded, as text; empty if nothing failed or no message was written."""
@@ -245,13 +246,14 @@ class Controller:
     def _end_drained(self) -> None:
         """End workers of drained processes now: Triton takes a second to end the processes themselves."""
         drained = {
-            worker_of(record)
+            worker
             for model in self.models.values()
             for record in model.draining
-            if record["worker_pid"] and not record["num_open"] and not self.swaps.is_evicting(model.name)
+            if not record["num_open"] and not self.swaps.is_evicting(model.name)
+            for worker in model.workers_of(record)
         }
-        finished = (record for model in self.models.values() for record in model.finished())
-        drained |= {worker_of(record) for record in finished if record["worker_pid"]}
+        for model in self.models.values():
+            drained.update(*map(model.workers_of, model.finished()))
         for worker in drained & self._drained:
             worker.send(signal.SIGTERM)
         self._drained = drained

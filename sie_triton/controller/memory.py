@@ -1,5 +1,6 @@
 """Size and use of the memory of the devices that models are loaded to."""
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -16,10 +17,12 @@ from sie_triton.system.host.container import container_memory
 from sie_triton.system.host.device import gpu_name
 from sie_triton.system.host.files import read_small
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
-from sie_triton.system.host.gpu_memory import gpu_memory
+from sie_triton.system.host.gpu_memory import GpuLost, gpu_memory
 from sie_triton.system.host.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.system.processes.pids import children_by_parent, is_alive
 from sie_triton.system.processes.stand_in import represented_pid
+
+log = logging.getLogger(__name__)
 
 # Names of the Python backend's shared memory. Our launcher chooses a prefix for its tritonserver alone; several
 # servers share Triton's own prefix.
@@ -36,7 +39,8 @@ class DeviceMemory:
     """Memory of a device, in bytes: one immutable measurement.
 
     `source` names the setting, container or machine that `used` and `limit` belong to. `server` is the part of `used`
-    that the server takes without any model, `least_server` its minimum so far; both are 0 on a GPU.
+    that the server takes without any model, `least_server` its minimum so far; both are 0 on a GPU. A GPU that
+    `is_lost` cannot be measured now: the numbers are the last ones.
     """
 
     used: int
@@ -44,6 +48,7 @@ class DeviceMemory:
     source: str
     server: int = 0
     least_server: int = 0
+    is_lost: bool = False
 
     def over(self, threshold_percent: float) -> int:
         """Return the bytes used beyond a share of the limit; negative if there is room."""
@@ -77,6 +82,7 @@ class Meter:
         self._max_age_s = limits.share_age_s if limit else limits.server_share_age_s
         self._forked_bytes = ForkedBytes(limits)
         self._known: tuple[object, float, DeviceMemory] | None = None
+        self._latest_gpu = DeviceMemory(0, 1, device)
         self._least_server = sys.maxsize
 
     def measure(
@@ -96,7 +102,8 @@ class Meter:
         cannot free the memory of other programs.
         """
         if self._device != "cpu":
-            return _gpu(self._device, self._limit, of_workers)
+            self._latest_gpu = self._gpu(of_workers)
+            return self._latest_gpu
         whose, now = (triton_pid, workers, fork_servers), self._clock()
         known = self._known if self._known is not None and self._known[0] == whose else None
         if known is None or now - known[1] > self._max_age_s:
@@ -108,6 +115,21 @@ class Meter:
         server = own.server + coming
         self._least_server = min(self._least_server, server) if triton_pid else self._least_server
         return replace(found, used=found.used + coming, server=server, least_server=min(self._least_server, server))
+
+    def _gpu(self, of_workers: int) -> DeviceMemory:
+        latest = self._latest_gpu
+        try:
+            name = gpu_name(self._device)
+            used, total = gpu_memory(name)
+        except (GpuLost, LookupError) as exc:
+            if not latest.is_lost:
+                log.error("%s cannot be measured, and gets no models meanwhile: %s", self._device, exc)
+            return latest if latest.is_lost else replace(latest, source=f"{latest.source}, lost", is_lost=True)
+        if latest.is_lost:
+            log.info("%s can be measured again", self._device)
+        if self._limit and self._limit < total:
+            return DeviceMemory(of_workers, self._limit, LIMIT_SETTING)
+        return DeviceMemory(used, total, f"GPU {name}")
 
     def _measured(self, triton_pid: int, workers: Set[int], forked: Mapping[int, Share]) -> DeviceMemory:
         of_models = sum(forked[pid].own for pid in workers)
@@ -216,14 +238,6 @@ class RecentShares:
 
 
 _shares = RecentShares()
-
-
-def _gpu(device: str, limit: int, of_workers: int) -> DeviceMemory:
-    name = gpu_name(device)
-    used, total = gpu_memory(name)
-    if limit and limit < total:
-        return DeviceMemory(of_workers, limit, LIMIT_SETTING)
-    return DeviceMemory(used, total, f"GPU {name}")
 
 
 def _container() -> DeviceMemory | None:

@@ -7,7 +7,7 @@ from signal import SIGKILL
 from time import monotonic_ns
 from types import MappingProxyType
 
-from sie_triton.controller.choice import place, victims
+from sie_triton.controller.choice import Resident, place, place_copy, victims
 from sie_triton.controller.device_books import DeviceBooks, gib
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import DeviceMemory, private_bytes
@@ -31,8 +31,9 @@ OVERDRAWN = 2
 class MemoryGrants:
     """The grants and evictions of one round, whose thread calls every method.
 
-    Reads the `models`, their `stages` and the memory of each device, in the order of the server's devices. Answers go
-    to the stages as files; one that cannot be written is logged. Evictions go to `swaps`; no method waits for them.
+    Reads the `models`, their `stages` and the memory of each device, in the order of the server's devices. On a lost
+    device nothing is granted or evicted. Answers go to the stages as files; one that cannot be written is logged.
+    Evictions go to `swaps`; no method waits for them.
     `ended_bytes`: memory of the workers and stages that the round has ended; None while none was sought.
     """
 
@@ -55,6 +56,7 @@ class MemoryGrants:
         self._books = [
             DeviceBooks(device, number, memory, threshold, models, is_evicting, self._directory)
             for number, (device, memory) in enumerate(memories.items())
+            if not memory.is_lost
         ]
         self._is_short = False
         self.ended_bytes: int | None = None
@@ -64,7 +66,7 @@ class MemoryGrants:
 
         On each device that is done for one load at a time. Loads that fit may overtake it for `overtaking_s`.
         """
-        for model, record in self._waiting():
+        for model, record in self._waiting() if self._books else ():
             books = self._chosen(model, record)
             short = record["wanted_bytes"] - books.free
             if not books.is_open:
@@ -77,6 +79,21 @@ class MemoryGrants:
                 short -= self._end_overdrawn()
                 has_room = self._make_room_for(books, model, record, short)
                 books.is_open = not (has_room and _waited_s(record) > self._limits.overtaking_s)
+
+    def grant_copies(self) -> None:
+        """Grant memory to copies where there is room, once no load waits for any."""
+        waiting = self._unanswered()
+        if not all(record["copy"] for _, record in waiting):
+            return
+        for model, record in waiting:
+            if record["pid"] != model.record["pid"]:  # of a process that only finishes its requests
+                continue
+            able = [books for books in self._books if not books.holds(model)]
+            devices = [books.as_device(model.name) for books in able]
+            device = place_copy(devices, record["wanted_bytes"])
+            if device is not None and not self._swaps.is_evicting(model.name):
+                answer_load(self._directory, record, grant_of(device.name))
+                able[devices.index(device)].free -= record["wanted_bytes"]
 
     def relieve(self) -> None:
         for books in self._books:
@@ -97,7 +114,7 @@ class MemoryGrants:
         limit_ns = self._settings.idle_evict_s * 1e9
         if not limit_ns:
             return
-        for resident in (each for books in self._books for each in books.residents("")):
+        for resident in (each for books in self._books for each in books.residents("") if not each.is_copy):
             if not resident.is_busy and monotonic_ns() - resident.last_used_ns > limit_ns:
                 self._swaps.evict(resident.name, "idle")
 
@@ -116,20 +133,24 @@ class MemoryGrants:
         """Return the loads that wait for memory, longest wait first."""
         waiting = [
             (model, record)
-            for model, record in inference_records(self._models)
-            if record["wanted_bytes"]
-            and not model.must_wait(record)
-            and not answer_path(self._directory, record["pid"]).exists()
+            for model, record in self._unanswered()
+            if not record["copy"] and not model.must_wait(record)
         ]
         return sorted(waiting, key=lambda each: each[1]["wanted_since_ns"])
 
+    def _unanswered(self) -> list[tuple[ModelState, Record]]:
+        """Return the loads and the copies that have asked for memory, and have no answer."""
+        asking = [each for each in inference_records(self._models) if each[1]["wanted_bytes"]]
+        return [each for each in asking if not _answer_to(self._directory, each[1]).exists()]
+
     def _chosen(self, model: ModelState, record: Record) -> DeviceBooks:
         """Return the device that a load gets its memory from."""
-        if len(self._books) == 1:
-            return self._books[0]
-        devices = [books.as_device(model.name) for books in self._books]
+        able = [books for books in self._books if not books.has_copy(model)] or self._books
+        if len(able) == 1:
+            return able[0]
+        devices = [books.as_device(model.name) for books in able]
         best = place(devices, record["wanted_bytes"], now_ns=monotonic_ns(), min_residency_ns=self._min_residency_ns)
-        return self._books[devices.index(best)]
+        return able[devices.index(best)]
 
     def _make_room_for(self, books: DeviceBooks, model: ModelState, record: Record, short: int) -> bool:
         """Evict models for a load that lacks `short` bytes.
@@ -152,15 +173,23 @@ class MemoryGrants:
 
     def _evict(self, books: DeviceBooks, num_bytes: int, beneficiary: str, *, reason: str) -> None:
         """Evict models until `num_bytes` become free, including evictions in progress."""
+        residents = {each.name: each for each in books.residents(beneficiary)}
         chosen = victims(
-            books.residents(beneficiary),
+            [*residents.values()],
             num_bytes - books.leaving(),
             now_ns=monotonic_ns(),
             min_residency_ns=self._min_residency_ns,
             critical=books.is_critical,
         )
         for name in chosen:
-            self._swaps.evict(name, reason)
+            self._leave(books, residents[name], reason)
+
+    def _leave(self, books: DeviceBooks, resident: Resident, reason: str) -> None:
+        if not resident.is_copy:
+            self._swaps.evict(resident.name, reason)
+        elif copy := books.copy_of(self._models[resident.name]):
+            log.info("%s: its copy on %s leaves: %s", resident.name, books.device, reason)
+            answer_load(self._directory, copy, EVICTED)
 
     def _end_overdrawn(self) -> int:
         """End the workers and stages that take more than they may; return their bytes. Healing replaces them.
@@ -198,9 +227,13 @@ def withdraw(directory: Path, record: Record) -> None:
 def answer_load(directory: Path, record: Record, text: str) -> None:
     """Answer a process that loads or waits for memory. On a full disk a grant is tried again by the rounds to come."""
     try:
-        write_atomically(answer_path(directory, record["pid"]), text)
+        write_atomically(_answer_to(directory, record), text)
     except OSError as exc:
         log.warning("the load of process %d cannot be answered now: %s", record["pid"], exc)
+
+
+def _answer_to(directory: Path, record: Record) -> Path:
+    return answer_path(directory, record["pid"], record["copy"])
 
 
 def _waited_s(record: Record) -> float:

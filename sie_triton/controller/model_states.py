@@ -28,12 +28,14 @@ STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 class Processes:
     """The records of one stage of a model as one round read them, by whether the process lives; newest last.
 
-    `stopped` are those of the living that a signal has stopped.
+    `stopped` are those of the living that a signal has stopped. `copies` are the records of copies that living
+    processes have; those of dead ones are among the dead.
     """
 
     living: Sequence[Record]
     dead: Sequence[Record]
     stopped: Sequence[ProcessId] = ()
+    copies: Sequence[Record] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,9 @@ class ModelState:
     """The inference of one model in one round: immutable, so any thread may read it.
 
     `record` is that of the process that takes the requests; `draining` are those of earlier processes that finish their
-    requests, and `earlier` those of earlier revisions, oldest first. If all processes have died, `record` is that of
-    the last one. `dead_stages` have no living process. `steps` is the prefix of the names of its steps in Triton. A
-    model that `is_removed` gets no requests.
+    requests, and `earlier` those of earlier revisions, oldest first. `all_copies` are the records of the copies that
+    any of these has. If all processes have died, `record` is that of the last one. `dead_stages` have no living
+    process. `steps` is the prefix of the names of its steps in Triton. A model that `is_removed` gets no requests.
     """
 
     name: str
@@ -71,6 +73,7 @@ class ModelState:
     steps: str = ""
     earlier: Sequence[EarlierRevision] = ()
     is_removed: bool = False
+    all_copies: Sequence[Record] = ()
 
     @property
     def state(self) -> str:
@@ -118,13 +121,27 @@ class ModelState:
 
     @property
     def leaving(self) -> Sequence[Record]:
-        """Records of processes that are about to end."""
-        return [*self.going, *((self.record,) if self.is_removed else ())]
+        """Records of processes that are about to end, and of their copies."""
+        processes = [*self.going, *((self.record,) if self.is_removed else ())]
+        return [*processes, *(copy for each in processes for copy in self.copies_of(each))]
+
+    @property
+    def copies(self) -> Sequence[Record]:
+        """Records of the copies of the process that takes the requests, wished for or in memory."""
+        return [] if self.is_removed else self.copies_of(self.record)
+
+    def copies_of(self, record: Record) -> Sequence[Record]:
+        return [copy for copy in self.all_copies if copy["pid"] == record["pid"]]
+
+    def workers_of(self, record: Record) -> set[ProcessId]:
+        """Return the worker of a process, and those of its copies."""
+        return {worker_of(each) for each in (record, *self.copies_of(record)) if each["worker_pid"]}
 
     @property
     def num_bytes(self) -> int:
-        """Memory of its worker, and of workers that are about to end."""
-        return self.going_bytes + (0 if self.is_removed else taken_bytes(self.record))
+        """Memory of its worker and the copies of it, and of workers that are about to end."""
+        own = () if self.is_removed else (self.record, *self.copies)
+        return self.going_bytes + sum(map(taken_bytes, own))
 
     @property
     def going_bytes(self) -> int:
@@ -200,8 +217,8 @@ def num_open(stages: Stages, steps: str) -> int:
 
 
 def inference_records(models: Mapping[str, ModelState]) -> Iterator[tuple[ModelState, Record]]:
-    """Yield the record of each living inference process, with its model."""
-    return ((model, record) for model in models.values() for record in model.living)
+    """Yield the record of each living inference process and of each copy, with its model."""
+    return ((model, record) for model in models.values() for record in (*model.living, *model.all_copies))
 
 
 def most_bytes(record: Record) -> int:
@@ -234,13 +251,18 @@ def _model(name: str, stages: Stages, revisions: Sequence[str], serving: str | N
         steps,
         [EarlierRevision(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
         serving == "",
+        [copy for each in revisions for copy in stages["inference"][each].copies],
     )
 
 
 def _processes(records: Sequence[Record]) -> Processes:
-    by_age = [(record, process_of(record).state) for record in sorted(records, key=lambda r: r["generation"])]
+    # Copies come before their process: the last one stands for the model.
+    by_age = sorted(records, key=lambda record: (record["generation"], not record["copy"]))
+    states = [(record, process_of(record).state) for record in by_age]
+    living = [record for record, state in states if state != ENDED]
     return Processes(
-        [record for record, state in by_age if state != ENDED],
-        [record for record, state in by_age if state == ENDED],
-        [process_of(record) for record, state in by_age if state == STOPPED],
+        [record for record in living if not record["copy"]],
+        [record for record, state in states if state == ENDED],
+        [process_of(record) for record, state in states if state == STOPPED and not record["copy"]],
+        [record for record in living if record["copy"]],
     )

@@ -106,8 +106,10 @@ def _columns(answer: Any) -> dict[str, Column]:
 
 
 def _devices(models: Sequence[Mapping[str, Any]], devices: Sequence[Any]) -> Column:
-    """Return the device of each model; nothing if there is only one."""
-    return [each.get("device") or "" if len(devices) > 1 else "" for each in models]
+    """Return the devices of each model and its copies; nothing if there is only one."""
+    if len(devices) < 2:
+        return [""] * len(models)
+    return [", ".join(filter(None, (each.get("device"), *each.get("copies", ())))) for each in models]
 
 
 def _table(columns: Mapping[str, Column]) -> Table:

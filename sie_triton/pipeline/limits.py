@@ -4,6 +4,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class CopyLimits:
+    """Times of the copies of a busy model, in seconds."""
+
+    after_s: float = 3.0  # for which more work must wait than runs, on all copies that there are
+    again_s: float = 30.0  # after a copy was taken or failed: the memory may be short for a while
+    idle_s: float = 60.0  # without a pass, after which a copy goes
+    look_s: float = 0.5  # between two looks at all of this
+
+
+@dataclass(frozen=True)
 class StageLimits:
     """Limits of a stage's process."""
 
@@ -41,6 +51,8 @@ class StageLimits:
     lora_poll_s: float = 0.02  # while an adapter that must leave is still in use
     lora_write_s: float = 1.0  # between two records of the times of last use
     lora_sweep_s: float = 2.0  # between two looks for adapters that were removed from the model
+
+    copies: CopyLimits = CopyLimits()
 
 
 @dataclass(frozen=True)

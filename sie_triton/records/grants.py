@@ -5,6 +5,9 @@ answer into the file PID.grant: a grant, which names the device, EVICTED, or a r
 the weights are being loaded. Without a controller, or if it does not answer in time, the stage loads anyway: a shortage
 of memory is better than a late response. A controller that starts or restarts gets some seconds, because the models
 that are loaded at start-up ask before it runs.
+
+A copy of a model asks in a record of its own, and waits until there is room: nothing is evicted for it. EVICTED ends it
+even when it has loaded.
 """
 
 import fcntl
@@ -19,7 +22,7 @@ from time import monotonic, monotonic_ns
 from sie_triton.errors import REASONS, LoadError, ModelLoading
 from sie_triton.records.bell import ring
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.status import StatusWriter
+from sie_triton.records.status import StatusWriter, process_name
 from sie_triton.system.processes.pids import is_stopped
 
 log = logging.getLogger(__name__)
@@ -64,15 +67,15 @@ def granted_memory(
         status.record["device"] = devices.index(device)
         status.record["granted_bytes"] = num_bytes
         status.record["wanted_bytes"] = 0
-        yield Granted(device, lambda: _check(answer))
+        yield Granted(device, lambda: answer_in(answer))
     finally:
         status.record["wanted_bytes"] = status.record["granted_bytes"] = 0
         answer.unlink(missing_ok=True)
 
 
-def answer_path(directory: Path, pid: int) -> Path:
-    """Return the path of the controller's answer to the stage process `pid`."""
-    return directory / f"{pid}.grant"
+def answer_path(directory: Path, pid: int, copy: int = 0) -> Path:
+    """Return the path of the controller's answer to the stage process `pid`, or to its copy of that number."""
+    return directory / f"{process_name(pid, copy)}.grant"
 
 
 def grant_of(device: str) -> str:
@@ -80,13 +83,16 @@ def grant_of(device: str) -> str:
     return f"{GRANTED}\n{device}"
 
 
-def granted_device(directory: Path, pid: int) -> str | None:
-    """Return the device that the controller has granted to the stage process `pid`; None if it has granted none."""
-    try:
-        verdict, _, device = answer_path(directory, pid).read_text().partition("\n")
-    except (OSError, ValueError):
-        return None
-    return device if verdict == GRANTED else None
+def granted_device(directory: Path, pid: int, copy: int = 0) -> str | None:
+    """Return the device that the controller has granted to a stage process or copy; None if it has granted none."""
+    answer = _read(answer_path(directory, pid, copy))
+    return answer[1] if answer and answer[0] == GRANTED else None
+
+
+def is_withdrawn(directory: Path, pid: int, copy: int) -> bool:
+    """True if the controller has told a stage process, or its copy, to give its memory back."""
+    answer = _read(answer_path(directory, pid, copy))
+    return answer is not None and answer[0] == EVICTED
 
 
 def refusal(reason: str, message: str) -> str:
@@ -123,7 +129,7 @@ def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -
     """Return the device on which the controller has granted memory; empty once no controller runs or starts."""
     ended, last_seen = monotonic() + limits.grant_patience_s, monotonic()
     while monotonic() < ended:
-        if (device := _check(answer)) is not None:
+        if (device := answer_in(answer)) is not None:
             return device
         if controller_runs(directory):
             last_seen = monotonic()
@@ -136,14 +142,22 @@ def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -
     return ""
 
 
-def _check(answer: Path) -> str | None:
+def answer_in(path: Path) -> str | None:
     """Return the device on which the controller has granted memory; None if it has not answered. Raise its refusal."""
-    try:
-        verdict, _, rest = answer.read_text().partition("\n")
-    except (OSError, ValueError):
+    if (answer := _read(path)) is None:
         return None
+    verdict, rest = answer
     if verdict == EVICTED:
         raise ModelLoading("the model was evicted while it was loading; retry")
     if verdict != GRANTED:
         raise LoadError(rest, verdict if verdict in REASONS else "failed")
     return rest
+
+
+def _read(path: Path) -> tuple[str, str] | None:
+    """Return the verdict of an answer and what follows it; None if there is no answer."""
+    try:
+        verdict, _, rest = path.read_text().partition("\n")
+    except (OSError, ValueError):
+        return None
+    return verdict, rest

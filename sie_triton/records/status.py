@@ -24,7 +24,7 @@ from sie_triton.system.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 11
+VERSION = 12
 
 # Phases of loading. The record has the duration of each, in a field with the suffix `_ns`.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -47,6 +47,7 @@ RECORD = np.dtype(
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 if never used
         ("device", "<i8"),  # place of the worker's device among the server's
+        ("copy", "<i8"),  # number of the copy that this record is of (see CopyRecord); 0: the process itself
         ("weights_bytes", "<i8"),
         ("engine", "<i8"),  # index in ENGINES
         ("graph_tokens", "<i8"),  # largest pass in the engine's faster form; 0: there is none
@@ -150,8 +151,7 @@ class StatusWriter:
 
     def has_worker(self, worker: ProcessId | None) -> None:
         """Record the worker process as soon as it exists, and None once it is gone."""
-        self.record["worker_started"] = worker.started if worker else 0
-        self.record["worker_pid"] = worker.pid if worker else 0
+        write_worker(self.record, worker)
 
     def computed_by(self, engine: str) -> None:
         self.record["engine"] = ENGINES.index(engine) if engine in ENGINES else 0
@@ -210,8 +210,47 @@ class StatusWriter:
             path.unlink(missing_ok=True)
 
 
-def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
-    return directory / f"{model}-{stage}.{pid}.status"
+class CopyRecord:
+    """The record of a copy: a second worker of the inference process that writes `status`, on another device.
+
+    It has the fields that are the worker's; those of requests are 0. One thread at a time writes.
+    """
+
+    def __init__(self, status: StatusWriter, number: int) -> None:
+        """Create the record; raise OSError if the directory is not writable."""
+        self.pid, self.number = int(status.record["pid"]), number
+        self._path = status_path(status.directory, status.model, status.stage, self.pid, number)
+        reserve(self._path, RECORD.itemsize)
+        self.record = np.memmap(self._path, RECORD, "r+", shape=(1,))[0]
+        for field in ("pid", "started", "triton_pid", "generation", "engine"):
+            self.record[field] = status.record[field]
+        self.record["copy"] = number
+        self.record["version"] = VERSION
+
+    def has_worker(self, worker: ProcessId | None) -> None:
+        """Record the worker process as soon as it exists."""
+        write_worker(self.record, worker)
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def write_worker(record: np.void, worker: ProcessId | None) -> None:
+    record["worker_started"] = worker.started if worker else 0
+    record["worker_pid"] = worker.pid if worker else 0
+
+
+def status_path(directory: Path, model: str, stage: str, pid: int, copy: int = 0) -> Path:
+    return directory / f"{model}-{stage}.{process_name(pid, copy)}.status"
+
+
+def process_name(pid: int, copy: int) -> str:
+    """Return the part of a file's name that tells the records of a process and of its copies apart.
+
+    >>> process_name(7, 0), process_name(7, 2)
+    ('7', '7-2')
+    """
+    return f"{pid}-{copy}" if copy else str(pid)
 
 
 def loras_path(status: Path) -> Path:

@@ -3,8 +3,11 @@
 import os
 import re
 import signal
+import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 from benchmarks.preprocess import DIM, saved
 from sie_triton import SIEClient
 from sie_triton.controller.commands import ask
+from sie_triton.records.status import RESIDENT, records_of
 from tests.residency.conftest import TEXT, Crowd, serving, wait_for
 
 MODELS = [f"test/on-gpu-{i}" for i in range(5)]
@@ -22,16 +26,26 @@ ONE_MODEL, ROOM = 3_000_000_000, 7_200_000_000
 
 
 @pytest.fixture
-def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File that names the GPUs that NVML has lost."""
+    monkeypatch.setenv("PRETENDED_LOST", str(tmp_path / "lost"))
+    return tmp_path / "lost"
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, lost: Path, monkeypatch: pytest.MonkeyPatch, request) -> Iterator[Crowd]:
+    """Server of five models; parameters are the seconds of a pass, and settings."""
+    pass_s, settings = getattr(request, "param", (0, {}))
+    monkeypatch.setenv("PRETENDED_PASS_S", str(pass_s))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "pretended_gpus"), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     models, limit = dict.fromkeys(MODELS, saved(tmp_path / "static")), ROOM * 100 // 85 + 1
-    given = {"device": "cuda:0,cuda:1", "memory_limit_bytes": limit, "min_residency_s": 0}
+    given = {"device": "cuda:0,cuda:1", "memory_limit_bytes": limit, "min_residency_s": 0, **settings}
     with serving(tmp_path, models, DIM, family="static_embedding", **given) as crowd:
         yield crowd
 
 
-def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd):
+def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd, lost):
     with SIEClient(crowd.grpc) as client:
 
         def vector(model: str) -> np.ndarray:
@@ -54,11 +68,80 @@ def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd):
         for model in (MODELS[2], MODELS[4]):
             crowd.act(model, "evict")
         wait_for(lambda: places(crowd) == {MODELS[1]: 1, MODELS[3]: 1})
-        check_memory(crowd, {"cuda:0": 0, "cuda:1": 2})  # what was evicted has left
+        check_memory(crowd, {"cuda:0": 0, "cuda:1": 2})  # evicted workers have ended, too
         os.kill(on_other[MODELS[1]], signal.SIGKILL)
         wait_for(lambda: places(crowd) == {MODELS[1]: 0, MODELS[3]: 1})
         assert np.array_equal(vector(MODELS[1]), first)
         check_memory(crowd, {"cuda:0": 1, "cuda:1": 1})
+
+        # One GPU is lost: its models come back on the other, and rounds go on.
+        lost.write_text("1")
+        wait_for(lambda: ask(crowd.settings, "/v1/models")["memory"]["devices"][1]["source"].endswith("lost"))
+        os.kill(on_other[MODELS[3]], signal.SIGKILL)
+        wait_for(lambda: places(crowd) == {MODELS[1]: 0, MODELS[3]: 0})
+        assert np.array_equal(vector(MODELS[3]), first)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("crowd", [(0.1, {"max_batch_requests": 2})], indirect=True)
+def test_a_busy_model_gets_a_copy_which_heals_stands_in_and_leaves_first(crowd):
+    """No request fails meanwhile, and each answer is right."""
+    busy = MODELS[0]
+    with SIEClient(crowd.grpc) as client:
+        right = client.encode(busy, TEXT)["dense"]
+        with many_clients(crowd, busy, right):
+            own = worker(crowd)
+            wait_for(lambda: crowd.models()[busy]["copies"] == ["cuda:1"])
+            assert crowd.models()[busy]["memory_bytes"] == 2 * ONE_MODEL + 1
+
+            # The copy stands in for a worker that is killed, and gets a copy in turn.
+            copy = worker(crowd, is_copy=True)
+            os.kill(own, signal.SIGKILL)
+            wait_for(lambda: worker(crowd) == copy)
+            wait_for(lambda: crowd.models()[busy]["copies"] == ["cuda:0"])
+            assert crowd.models()[busy]["device"] == "cuda:1"
+
+            # A copy that is killed is made again, after a while.
+            copy = worker(crowd, is_copy=True)
+            os.kill(copy, signal.SIGKILL)
+            wait_for(lambda: worker(crowd, is_copy=True) not in (0, copy), 120)
+
+            # Each GPU has room for one model beside it; for the third, the copy leaves, and no model does.
+            for model in MODELS[1:4]:
+                assert np.array_equal(client.encode(model, TEXT)["dense"], right)
+            wait_for(lambda: crowd.models()[busy]["copies"] == [])
+            assert crowd.models()[busy]["device"] == "cuda:1"
+        assert crowd.evictions() == []
+        assert sorted(places(crowd).values()) == [0, 0, 1, 1]
+
+
+@contextmanager
+def many_clients(crowd: Crowd, model: str, right: np.ndarray) -> Iterator[None]:
+    """Clients that ask for one text after another; at the end none may have failed, or got another vector."""
+    stopped = threading.Event()
+
+    def ask_on(_: int) -> int:
+        with SIEClient(crowd.grpc) as client:
+            for count in range(10**9):
+                if stopped.is_set():
+                    return count
+                assert np.array_equal(client.encode(model, TEXT)["dense"], right)
+        raise AssertionError
+
+    with ThreadPoolExecutor(16) as pool:
+        clients = [pool.submit(ask_on, number) for number in range(16)]
+        try:
+            yield
+        finally:
+            stopped.set()
+        assert all(client.result() for client in clients)
+
+
+def worker(crowd: Crowd, is_copy: bool = False) -> int:
+    """Return the pid of the worker of the busy model, or of its copy; 0 if there is none."""
+    found = records_of(crowd.settings.status_dir, MODELS[0].replace("/", "__"), "inference")
+    workers = [each["worker_pid"] for each in found if bool(each["copy"]) == is_copy and each["state"] == RESIDENT]
+    return workers[0] if workers else 0
 
 
 def places(crowd: Crowd) -> dict[str, int]:

@@ -42,6 +42,9 @@ class FakeWorker:
         assert len(self.held) <= LIMIT
         return Done(SIZE, 7)
 
+    def kill(self):
+        self.is_dead = True
+
     def remove_lora(self, name):
         assert not self.in_use.get(name), "Triton's clients get an error"
         self.orders.append(f"-{name}")

@@ -2,10 +2,10 @@
 
 A lane runs one sub-batch at a time. The two lanes of a GPU take turns on it: one prepares a forward pass, or hands on
 rows, while the GPU computes the other's, so that the GPU need not wait; the budget of a pass is not divided between
-them. On a CPU two lanes with half the threads each are faster than one lane with all threads: the threads of a
-forward pass wait for each other at every layer, even for one that was interrupted; parallel forward passes do not
-(measured in docs/decisions/batching.md). The lanes of a remote server share no resources here: each is a request in
-flight.
+them. A model with copies has the lanes of all its workers. On a CPU two lanes with half the threads each are faster
+than one lane with all threads: the threads of a forward pass wait for each other at every layer, even for one that was
+interrupted; parallel forward passes do not (measured in docs/decisions/batching.md). The lanes of a remote server share
+no resources here: each is a request in flight.
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, waiting work
 accumulates. A sub-batch holds work of one group and one class, in order of arrival. Requests with one item, whose
@@ -25,7 +25,7 @@ from sie_triton.contract.spec import REMOTE
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.job import J, JobItem, SubBatch, cost
-from sie_triton.pipeline.scheduling.threads import lasting
+from sie_triton.pipeline.scheduling.threads import started
 
 MAX_CPU_LANES = 2
 
@@ -48,7 +48,8 @@ class Scheduler(Generic[J]):
     Holds the waiting work, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)` in
     parallel, with the number of CPU threads that it may use. After an exception of `run` the lane calls `fault()` and
     goes on, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE. The items of a
-    sub-batch are those of at most `max_requests` requests.
+    sub-batch are those of at most `max_requests` requests. Each of `num_workers` has `num_lanes` lanes. Since
+    `crowded_since_ns` more work has waited than run, whenever a lane had taken some; 0 if that is not so.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class Scheduler(Generic[J]):
         self._is_remote = device == REMOTE
         own = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else GPU_LANES
         self.num_lanes = REMOTE_LANES if self._is_remote else own
-        # Work that one pass can take is divided among so many lanes that are idle.
-        self.num_shares = self.num_lanes if device in ("cpu", REMOTE) else 1
+        self.num_workers = 1
+        # Work that one pass can take is divided among lanes that are idle, on a GPU among workers.
+        self._lanes_of_share = 1 if device in ("cpu", REMOTE) else self.num_lanes
         # A sub-batch alone takes so many lanes: those of a CPU, for their threads.
         self._num_alone = self.num_lanes if device == "cpu" else 1
         lock = threading.Lock()
@@ -79,19 +81,48 @@ class Scheduler(Generic[J]):
         self._closed = False
         self._single: deque[JobItem[J]] = deque()
         self._several: deque[JobItem[J]] = deque()
-        self._queued_cost = 0
+        self._queued_cost = self._bulk_cost = self._running_cost = 0
+        self.crowded_since_ns = 0
         self._bulk: deque[deque[SubBatch[J]]] = deque()
         self._since_several = self._since_bulk = 0
         self._pace = Pace()
-        self._lanes = [lasting(self._lane, f"lane-{i}", fault) for i in range(self.num_lanes)]
-        for lane in self._lanes:
-            lane.start()
+        self._fault = fault
+        self._lanes: list[threading.Thread] = []
+        self._num_running = 0  # lanes that have not ended
+        self._start_lanes(self.num_lanes)
+
+    @property
+    def num_shares(self) -> int:
+        """Number of parts into which work is divided that one pass can take, if all lanes are idle."""
+        return self._num_all // self._lanes_of_share
+
+    @property
+    def _num_all(self) -> int:
+        return self.num_lanes * self.num_workers
+
+    def use_workers(self, num_workers: int) -> None:
+        """Use the lanes of so many workers. Of fewer than before, lanes end once they have run what they run.
+
+        Raise BusyError, and change nothing, if the system starts no thread now.
+        """
+        with self._changed:
+            more = self.num_lanes * (num_workers - self.num_workers)
+            self._start_lanes(more)
+            self.num_workers = num_workers
+            self._idle += more  # below 0 while lanes run that are to end
+            self._changed.notify_all()
+
+    def _start_lanes(self, count: int) -> None:
+        self._lanes = [lane for lane in self._lanes if lane.is_alive()]
+        for _ in range(count):
+            self._lanes.append(started(self._lane, f"lane-{self._num_running}", self._fault))
+            self._num_running += 1
 
     @contextmanager
     def reserve_idle_device(self) -> Iterator[int]:
         """Reserve the idle device for the calling thread. Give the CPU threads it may use, 0 if there is other work."""
         with self._changed:
-            granted = self._idle == self.num_lanes and not self._has_work()
+            granted = self._idle == self._num_all and not self._has_work()
             taken = self._num_alone if granted else 0
             self._idle -= taken
         with self._giving_back(taken):
@@ -131,6 +162,7 @@ class Scheduler(Generic[J]):
             for item in items:
                 self._queue_of(item).append(item)
             self._queued_cost += sum(map(cost, items))
+            self._look_for_crowd()
             self._changed.notify_all()
 
     def submit_late(self, items: Sequence[JobItem[J]]) -> None:
@@ -145,6 +177,8 @@ class Scheduler(Generic[J]):
         """Queue one bulk request; several take turns."""
         with self._changed:
             self._bulk.append(deque(sub_batches))
+            self._bulk_cost += sum(cost(item) for each in sub_batches for item in each)
+            self._look_for_crowd()
             self._changed.notify_all()
 
     def threads(self, num_lanes: int) -> int:
@@ -168,29 +202,43 @@ class Scheduler(Generic[J]):
         if (taken := self._next()) is None:
             return False
         sub_batch, num_lanes = taken
-        started = monotonic_ns()
+        taken_cost, began = sum(map(cost, sub_batch)), monotonic_ns()
         try:
             self._run(sub_batch, self.threads(num_lanes))
             # A remote server takes about as long for a short item as for a quarter of a sub-batch.
             least = int(SMALLEST * self.lane_budget) if self._is_remote else 0
-            self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
+            self._pace.add(max(least, taken_cost), monotonic_ns() - began)
         finally:
-            self._now_idle(num_lanes)
+            self._now_idle(num_lanes, taken_cost)
         return True
 
     def _next(self) -> tuple[SubBatch[J], int] | None:
         """Wait for a sub-batch. Return it and its number of lanes: all of a CPU's if there is no other work."""
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
-                if not self._has_work():
+                self._changed.wait_for(self._has_news)
+                if self._num_running > self._num_all or not self._has_work():
+                    self._num_running -= 1
                     return None
-                if sub_batch := self._take_bulk() if self._bulk_is_next() else self._take():
-                    alone = self._idle == self.num_lanes and not self._has_work()
+                sub_batch = self._take_bulk() if self._bulk_is_next() else self._take()
+                self._running_cost += sum(map(cost, sub_batch))
+                self._look_for_crowd()
+                if sub_batch:
+                    alone = self._idle == self._num_all and not self._has_work()
                     num_lanes = self._num_alone if alone else 1
                     self._idle -= num_lanes
                     self._changed.notify_all()
                     return sub_batch, num_lanes
+
+    def _has_news(self) -> bool:
+        """True if a lane that waits must take work, or end."""
+        if self._num_running > self._num_all:
+            return True
+        return self._idle > 0 if self._has_work() else self._closed
+
+    def _look_for_crowd(self) -> None:
+        is_crowded = self._queued_cost + self._bulk_cost > self._running_cost
+        self.crowded_since_ns = (self.crowded_since_ns or monotonic_ns()) if is_crowded else 0
 
     def _queue_of(self, item: JobItem[J]) -> deque[JobItem[J]]:
         return self._single if len(item[0].costs) == 1 else self._several
@@ -213,13 +261,13 @@ class Scheduler(Generic[J]):
             self._queued_cost = sum(map(cost, [*self._single, *self._several]))
 
     def _bulk_is_next(self) -> bool:
-        is_overdue = self._since_bulk >= PASSES * self.num_lanes
+        is_overdue = self._since_bulk >= PASSES * self._num_all
         return bool(self._bulk) and (is_overdue or not (self._single or self._several))
 
     def _take(self) -> SubBatch[J]:
         """Take as much of one class as budget and deadlines allow; an even share if several lanes are idle."""
         self._drop_over()
-        is_overdue = self._since_several >= PASSES * self.num_lanes
+        is_overdue = self._since_several >= PASSES * self._num_all
         queue = self._several if is_overdue and self._several else self._single or self._several
         if not queue:
             return []
@@ -232,7 +280,8 @@ class Scheduler(Generic[J]):
 
     def _fitting(self, alike: Sequence[JobItem[J]]) -> list[JobItem[J]]:
         """Return the first items that fit, at least one."""
-        share = -(-sum(map(cost, alike)) // min(self._idle, self.num_shares)) + max(map(cost, alike)) - 1
+        num_shares = max(1, self._idle // self._lanes_of_share)
+        share = -(-sum(map(cost, alike)) // num_shares) + max(map(cost, alike)) - 1
         left, total, now = float(min(self.lane_budget, share)), 0, monotonic_ns()
         taken: list[JobItem[J]] = []
         jobs: set[int] = set()
@@ -249,6 +298,7 @@ class Scheduler(Generic[J]):
     def _take_bulk(self) -> SubBatch[J]:
         request = self._bulk.popleft()
         sub_batch = request.popleft()
+        self._bulk_cost -= sum(map(cost, sub_batch))
         if sub_batch[0][0].is_late(monotonic_ns()):
             return []
         if request:
@@ -256,12 +306,13 @@ class Scheduler(Generic[J]):
         self._since_bulk = 0
         return sub_batch
 
-    def _now_idle(self, num_lanes: int) -> None:
+    def _now_idle(self, num_lanes: int, ended_cost: int = 0) -> None:
         with self._changed:
             self._idle += num_lanes
+            self._running_cost -= ended_cost
             self._freed.notify()
             # Without work, woken lanes would only take the interpreter lock from the thread that returns a result.
-            if self._has_work() or self._closed:
+            if self._has_news():
                 self._changed.notify_all()
 
 

@@ -25,6 +25,7 @@ from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, side_by_side
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
+from sie_triton.pipeline.stages.copies import Copies
 from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.pipeline.stages.lora_cache import LoraCache
@@ -47,7 +48,7 @@ NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or
 
 
 class Inference(ColdStage[WorkerHandle]):
-    """Holds the worker, which the first request loads, the scheduler of its lanes, and every request in progress.
+    """Holds the worker, which the first request loads, its copies, the scheduler of all lanes, and every request.
 
     `ColdStage.execute` receives a batch on Triton's thread and calls `process`; that thread or a lane calls `_run`; a
     separate thread sends replies. The thread that watches a worker replaces the worker when it dies. A request fails
@@ -83,6 +84,8 @@ class Inference(ColdStage[WorkerHandle]):
         self._loader = Loader(spec, device, status, self.closing, self._died, limits)
         limit, is_known = spec.runtime.max_loras_per_model, self._codec.loras.holds
         self._loras = LoraCache(limit, self._loader.fetch_lora, self._submit_late, status, is_known, limits)
+        devices = [] if self._is_remote else self._devices
+        self._copies = Copies(status, devices, self._scheduler, self._loader, self._loras, limits.copies)
 
     def origin(self, request: Request) -> Origin:
         context = self._codec.context(request)
@@ -126,7 +129,9 @@ class Inference(ColdStage[WorkerHandle]):
     def _run_now(self, jobs: Sequence[InferenceJob]) -> None:
         """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
         items = sorted(items_of(jobs), key=cost)
-        if len(jobs) <= self._max_requests and len({job.group for job in jobs}) == 1:
+        # Behind a full batch others wait in Triton, which must come here to be seen, and given to a copy.
+        most = self._max_requests if len(self._devices) == 1 else self._max_requests - 1
+        if len(jobs) <= most and len({job.group for job in jobs}) == 1:
             with self._reserved(items, len(jobs)) as threads:
                 if threads:
                     self._run(items, threads)
@@ -242,7 +247,7 @@ class Inference(ColdStage[WorkerHandle]):
             return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
 
     def _pass(self, items: Batched, threads: int) -> Rows:
-        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause.
+        """Run a forward pass. If its worker dies, repeat it once: most likely the input was not the cause.
 
         Raise WorkerDied if it held several jobs: any of them may be the cause, so each is retried separately.
         """
@@ -250,7 +255,8 @@ class Inference(ColdStage[WorkerHandle]):
         if worker is None:
             raise self.failure()
         try:
-            return worker.forward(pack(items), threads)
+            with self._copies.least_busy(worker) as worker:
+                return worker.forward(pack(items), threads)
         except WorkerDied:
             if not any(job.request.is_open for job, _ in items):
                 raise  # no worker is started for requests that are answered
@@ -300,6 +306,7 @@ class Inference(ColdStage[WorkerHandle]):
         self.status.record["beside_bytes"] = worker.loaded.need_bytes - worker.loaded.weights_bytes
         self.status.record["pass_bytes"] = worker.loaded.pass_bytes
         self._loras.restore(worker)
+        self._copies.start()
         for log in (self._busy, self._loads):
             log.add(started, monotonic_ns())
         return worker
@@ -311,6 +318,8 @@ class Inference(ColdStage[WorkerHandle]):
         return nullcontext(Granted(self._devices[0]))
 
     def _died(self, worker: WorkerHandle) -> None:
+        if self._copies.drop(worker):
+            return
         # If this process has a successor, the controller ended the worker, to free its memory before Triton ends this
         # process. Late requests load.
         if self.status.has_successor() and self._has_let_go(worker):
@@ -330,14 +339,15 @@ class Inference(ColdStage[WorkerHandle]):
             return True
 
     def _replace(self, dead: WorkerHandle) -> WorkerHandle:
-        """Return a replacement for the worker `dead`. Raise LoadError if none can be started."""
+        """Return a replacement for the worker `dead`, a copy if there is one. Raise LoadError if none can start."""
         with self._replacing:
+            self._copies.drop(dead)
             if self._loaded is dead or (self._loaded is not None and not self._loaded.is_alive):
-                log.error("the worker process ended; starting another")
+                log.error("the worker process ended; another replaces it")
                 self.status.add(num_replaced=1)
                 self._loaded.close()
                 try:
-                    self._loaded = self._load()
+                    self._loaded = self._copies.promote() or self._load()
                 except SIEError:
                     self._loaded = None
                     raise
@@ -348,6 +358,7 @@ class Inference(ColdStage[WorkerHandle]):
     def close(self) -> None:
         super().close()
         self._loader.close()
+        self._copies.stop()
         self._loras.close()
         self._scheduler.close()
         self._reports.close()
@@ -355,3 +366,4 @@ class Inference(ColdStage[WorkerHandle]):
         with self._replacing:
             if self._loaded is not None:
                 self._loaded.close()
+            self._copies.close()

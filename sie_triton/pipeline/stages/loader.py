@@ -23,7 +23,7 @@ from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.pipeline.worker.handle import LoaderStopped, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, Quickened
 from sie_triton.records.revisions import model_of
-from sie_triton.records.status import StatusWriter
+from sie_triton.records.status import CopyRecord, StatusWriter
 from sie_triton.system.processes.pids import ProcessId
 from sie_triton.system.telemetry.spans import spans
 
@@ -105,6 +105,7 @@ class Loader:
         )
         if order.makes_graphs:
             self._uses.hold(record_beside(order.graphs))
+        self._order = order
         return order
 
     def fetch_lora(self, source: str, uses: Uses) -> Path:
@@ -146,21 +147,40 @@ class Loader:
             self._uses.release()
             raise
 
+    def start_copy(
+        self, copy: CopyRecord, device: str, check: Callable[[], object], measured: Callable[[int], None]
+    ) -> WorkerHandle:
+        """Start one more worker by the latest order, on `device`, and return it once it has loaded.
+
+        `copy` has its pid from the beginning; `measured` is called when its GPU memory has changed.
+        """
+        # One lock for each device: a process before this one may still have its copy there.
+        order = replace(self._order, device=device, lock=self._lock.with_suffix(f".{int(copy.record['device'])}"))
+        with naming(self._origin, order.directory):
+            return self._start(order, check, copy, lambda quickened: None, measured)
+
     def _started(self, order: Load, check: Callable[[], object]) -> WorkerHandle:
         try:
-            return self._start(order, check)
+            return self._start(order, check, self._status, self._quickened, self._measured)
         except LoaderStopped as exc:
             log.error("%s; starting another", exc)
-            return self._start(order, check)
+            return self._start(order, check, self._status, self._quickened, self._measured)
 
     def close(self) -> None:
         """Record when the files were used last. They stay in use until this process ends, and the worker with it."""
         idle_ns = monotonic_ns() - int(self._status.record["last_used_ns"])
         self._uses.last_used(time() - idle_ns / 1e9)
 
-    def _start(self, order: Load, check: Callable[[], object]) -> WorkerHandle:
+    def _start(
+        self,
+        order: Load,
+        check: Callable[[], object],
+        record: StatusWriter | CopyRecord,
+        quickened: Callable[[Quickened], None],
+        measured: Callable[[int], None],
+    ) -> WorkerHandle:
         def loading(worker: ProcessId) -> None:
-            self._status.has_worker(worker)
+            record.has_worker(worker)
             check()
             if self._closing.is_set():
                 raise LoadError("this process is about to end")
@@ -172,8 +192,8 @@ class Loader:
             forward_timeout_s=runtime.forward_timeout_s,
             load_timeout_s=runtime.load_timeout_s,
             loading=loading,
-            quickened=self._quickened,
-            measured=self._measured,
+            quickened=quickened,
+            measured=measured,
         )
 
     def _quickened(self, quickened: Quickened) -> None:

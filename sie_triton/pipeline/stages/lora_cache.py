@@ -1,4 +1,4 @@
-"""Cache of LoRA adapters in a model's worker: loads on first use, and evicts the least recently used."""
+"""Cache of LoRA adapters in a model's workers: loads on first use, and evicts the least recently used."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class LoraCache:
-    """The LoRA adapters in one model's worker, at most `limit`.
+    """The LoRA adapters in one model's worker and in each copy of it, at most `limit`.
 
     A job whose adapter is missing is deferred and waits; `submit` gets it once the adapter is loaded. An adapter in use
     is never removed. If all are in use, the least recently used one takes no more jobs, and is removed when its jobs
@@ -88,6 +88,7 @@ class LoraCache:
         self._written_at = 0.0
         self._known: dict[str, CachedLora] = {}
         self._worker: WorkerHandle | None = None
+        self._copies: list[WorkerHandle] = []
         self._closed, self._is_known = False, is_known
         self._sweep = Sweep("lora-sweep", limits.lora_sweep_s, self.free_removed)
         self._loaders = ThreadPoolExecutor(limits.num_lora_fetches, "lora")
@@ -161,11 +162,31 @@ class LoraCache:
                     each.num_running -= 1
                 self._changed.notify_all()
 
+    def equip(self, copy: WorkerHandle, join: Callable[[], None]) -> None:
+        """Load the adapters in memory into a copy of the worker, and call `join` before any other is loaded.
+
+        Raise LoadError or WorkerDied if one cannot be loaded, and what `join` raises.
+        """
+        with self._placing:
+            for each in self._resident():
+                copy.add_lora(each.source, each.directory)
+            self._copies.append(copy)
+            join()
+
+    def leave(self, copy: WorkerHandle) -> None:
+        """Do without a copy that has ended, or is about to."""
+        with self._changed:
+            self._copies = [each for each in self._copies if each is not copy]
+
     def restore(self, worker: WorkerHandle) -> None:
-        """Load the adapters of the previous worker into a new one. Those that fail are loaded on their next use."""
+        """Load the adapters of the previous worker into a new one. Those that fail are loaded on their next use.
+
+        A copy that becomes the worker has them.
+        """
         with self._changed:
             self._worker = worker
-            held = self._resident()
+            held = [] if worker in self._copies else self._resident()
+            self._copies = [each for each in self._copies if each is not worker]
             self._changed.notify_all()
         for each in held:
             try:
@@ -217,6 +238,8 @@ class LoraCache:
             except WorkerDied:
                 self._wait_for_another(worker)
                 continue
+            for copy in [*self._copies]:
+                self._place_in(copy, each)
             with self._changed:
                 if self._worker is worker:
                     each.state, each.num_bytes = RESIDENT, done.num_bytes
@@ -228,6 +251,14 @@ class LoraCache:
             self._sweep.start()
         log.info("lora %s: loaded, %d bytes", each.name, done.num_bytes)
         self._submit([work for work in waiting if self._is_wanted(work)])
+
+    def _place_in(self, copy: WorkerHandle, each: CachedLora) -> None:
+        """Load an adapter into a copy, which ends if it cannot: a pass must be the same on each."""
+        try:
+            copy.add_lora(each.source, each.directory)
+        except SIEError as exc:
+            log.error("lora %s: could not be loaded into a copy, which ends: %s", each.name, exc)
+            copy.kill()
 
     def _make_room(self) -> None:
         """Make room for one more adapter: wait until the least recently used one is idle, and remove it."""
@@ -247,9 +278,10 @@ class LoraCache:
 
     def _take_out(self, each: CachedLora, why: str) -> None:
         log.info("lora %s: %s", each.name, why)
-        if self._worker is not None:
-            with suppress(SIEError):
-                self._worker.remove_lora(each.source)
+        for worker in (self._worker, *self._copies):
+            if worker is not None:
+                with suppress(SIEError):
+                    worker.remove_lora(each.source)
 
     def _victim(self) -> CachedLora:
         """Return the adapter to remove: a leaving one if any, idle before used, least recently used first."""

@@ -12,15 +12,22 @@ from typing import Any
 from sie_triton.system.host.device import gpu_name, visible_gpus
 
 
+class GpuLost(Exception):
+    """Raised if NVML cannot measure a GPU, for example because it has fallen off the bus."""
+
+
 def gpu_memory(name: str) -> tuple[int, int]:
     """Return the used and total bytes of a GPU; `name` is as in CUDA_VISIBLE_DEVICES: an index, or the start of a UUID.
 
-    Raise LookupError if no GPU has that name, or several do.
+    Raise LookupError if no GPU has that name, or several do, and GpuLost. Another GPU that is lost does not matter.
     """
     import pynvml
 
-    pynvml.nvmlInit()
-    info = pynvml.nvmlDeviceGetMemoryInfo(_handle(pynvml, name))
+    try:
+        pynvml.nvmlInit()
+        info = pynvml.nvmlDeviceGetMemoryInfo(_handle(pynvml, name))
+    except pynvml.NVMLError as exc:
+        raise GpuLost(f"GPU {name}: {exc}") from exc
     return int(info.used), int(info.total)
 
 
@@ -61,18 +68,29 @@ def check_gpu_names(devices: Sequence[str]) -> Iterator[str]:
         if is_number and int(device.removeprefix("cuda:")) >= len(visible_gpus()):
             continue
         try:
-            gpu_memory(gpu_name(device))
+            with suppress(GpuLost):  # the server runs without it
+                gpu_memory(gpu_name(device))
         except LookupError as exc:
             where = "CUDA_VISIBLE_DEVICES" if is_number else "--device"
             yield f"{where}: {exc}; use more of the UUID (nvidia-smi -L shows it), or the GPU's index"
 
 
 def _handle(nvml: Any, name: str) -> Any:
-    gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    if name.isdecimal():
+        gpu = nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return next(iter(_parts(nvml, gpu)), gpu)
+    gpus = list(_present(nvml))
     if name.startswith("MIG-"):
         return _named(nvml, [part for gpu in gpus for part in _parts(nvml, gpu)], name)
-    gpu = gpus[int(name)] if name.isdecimal() else _named(nvml, gpus, name)
+    gpu = _named(nvml, gpus, name)
     return next(iter(_parts(nvml, gpu)), gpu)
+
+
+def _present(nvml: Any) -> Iterator[Any]:
+    """Yield the handle of each GPU that is not lost."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        with suppress(nvml.NVMLError):
+            yield nvml.nvmlDeviceGetHandleByIndex(index)
 
 
 def _named(nvml: Any, handles: list[Any], name: str) -> Any:

@@ -46,6 +46,7 @@ def records(directory: Path) -> Iterator[Target]:
     door = f"door-{PID}-{ProcessId.of(PID).started}"
     files = {
         f"{MODEL}-inference.{PID}.status": damaged([record.tobytes()]),
+        f"{MODEL}-inference.{PID}-1.status": damaged([record.tobytes()]),
         f"{MODEL}-preprocess.{PID}.status": damaged([record.tobytes(), b""]),
         f"{MODEL}-inference.{PID}.traffic": damaged([np.ones(1, traffic.RECORD).tobytes()]),
         f"{MODEL}-inference.{PID}.loras": of_document({"hub://org/x": lora}),
@@ -92,8 +93,9 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
         traffic.Traffic().add(traffic.open_record(home / f"{MODEL}-inference.{PID}.traffic"))
     grants.controller_runs(home)
     grants.granted_device(home, PID)
+    grants.is_withdrawn(home, PID, 0)
     with suppress(LoadError, BusyError):
-        grants._check(grants.answer_path(home, PID))
+        grants.answer_in(grants.answer_path(home, PID))
     calls.remove_dead(home)
     if (call := calls.Calls(home, "inference").find(token)) is not None:
         call.is_revoked()

@@ -53,13 +53,13 @@ def waiting(monkeypatch) -> Waiting:
 def test_an_answer_of_any_text_is_a_refusal(tmp_path, verdict):
     (tmp_path / "answer").write_text(verdict)
     with pytest.raises(LoadError) as told:
-        grants._check(tmp_path / "answer")
+        grants.answer_in(tmp_path / "answer")
     assert told.value.reason == ("network" if verdict.startswith("network") else "failed")
 
 
 def test_an_answer_that_is_no_text_is_none(tmp_path):
     (tmp_path / "answer").write_bytes(b"\xff")
-    assert grants._check(tmp_path / "answer") is None
+    assert grants.answer_in(tmp_path / "answer") is None
 
 
 def test_without_a_controller_memory_is_granted_at_once(status):

@@ -156,7 +156,10 @@ def test_the_only_device_is_the_place_whatever_it_holds(free, wanted, models):
 
 @pytest.fixture
 def gpus(controller, tmp_path):
-    """The controller of two GPUs of 1,000 bytes, of which 850 may be used; gives their used bytes, to be set."""
+    """The controller of two GPUs of 1,000 bytes, of which 850 may be used; gives their used bytes, to be set.
+
+    A negative number is that of a GPU that is lost.
+    """
     used = {"cuda:0": 0, "cuda:1": 0}
 
     class Gpu:
@@ -164,7 +167,7 @@ def gpus(controller, tmp_path):
             self.device = device
 
         def measure(self, *_):
-            return DeviceMemory(used[self.device], 1000, "test")
+            return DeviceMemory(abs(used[self.device]), 1000, "test", is_lost=used[self.device] < 0)
 
     controller._meters = {device: Gpu(device) for device in used}
     return used
@@ -270,6 +273,25 @@ def test_a_draining_worker_counts_on_the_device_that_it_is_on(controller, contro
     assert verdict(controller, pids[3]) == grant_of("cuda:0")
 
 
+def test_a_lost_device_is_no_place_and_nothing_leaves_it(controller, control, gpus, pids):
+    """One load would fit there; the other waits until it is back, because no device is left."""
+    gpus.update({"cuda:0": 700, "cuda:1": -900})
+    in_memory(controller, "a", pids[0], 900, 1, last_used_ns=1)
+    in_memory(controller, "b", pids[1], 700, 0, last_used_ns=2)
+    loading(controller, "c", pids[2], 100, waited_s=2)
+    round_of(controller)
+    assert verdict(controller, pids[2]) == grant_of("cuda:0")
+    assert control.swapped == []
+    gpus["cuda:0"] = -700
+    loading(controller, "d", pids[3], 100, waited_s=1000)
+    round_of(controller)
+    assert verdict(controller, pids[3]) is None
+    gpus["cuda:0"] = 600
+    round_of(controller)
+    assert verdict(controller, pids[3]) == grant_of("cuda:0")
+    assert control.swapped == []
+
+
 def test_a_model_that_no_device_could_hold_is_refused(controller, gpus, pids):
     loading(controller, "huge", pids[0], 1700)
     round_of(controller)
@@ -280,7 +302,7 @@ def test_the_controller_names_the_device_of_a_model_in_memory(controller, gpus, 
     in_memory(controller, "a", pids[0], 400, 1)
     stage(controller, "cold", pids[1])
     round_of(controller)
-    assert {name: controller.device_of(model) for name, model in controller.models.items()} == {
+    assert {name: controller.device_of(model.record) for name, model in controller.models.items()} == {
         "a": "cuda:1",
         "cold": None,
     }

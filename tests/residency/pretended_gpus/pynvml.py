@@ -1,5 +1,7 @@
-"""NVML of two GPUs of 80 GB, of which another program takes 1 GB."""
+"""NVML of GPUs of 80 GB, of which another program takes 1 GB. Those named in the file PRETENDED_LOST are lost."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 
@@ -12,10 +14,13 @@ def nvmlInit():
 
 
 def nvmlDeviceGetCount():
-    return 2
+    return int(os.environ.get("PRETENDED_GPUS", "2"))
 
 
 def nvmlDeviceGetHandleByIndex(index):
+    lost = Path(os.environ.get("PRETENDED_LOST", "/nowhere"))
+    if lost.exists() and str(index) in lost.read_text().split():
+        raise NVMLError("GPU is lost")
     return index
 
 

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ from sie_triton.system.host.device import (
     unused_gpus,
     visible_gpus,
 )
-from sie_triton.system.host.gpu_memory import check_gpu_names, gpu_memory
+from sie_triton.system.host.gpu_memory import GpuLost, check_gpu_names, gpu_memory
 from tests.support.controller import stage
 
 GIB = 2**30
@@ -46,12 +47,17 @@ def machine(tmp_path, monkeypatch):
     return set_up
 
 
-def fake_nvml(num_gpus, parts=()):
+def fake_nvml(num_gpus, parts=(), lost=()):
     """NVML of GPUs with UUIDs GPU-00…, GPU-11…; `parts` are the places of the last GPU, each empty or a MIG device of
     that many GiB.
 
-    Those use 1 GiB.
+    Those use 1 GiB. The GPUs with the numbers in `lost` have fallen off the bus.
     """
+
+    def gpu(index):
+        if index in lost:
+            raise NotFound("GPU is lost")
+        return range(num_gpus)[index]
 
     def part(gpu, place):
         if parts[place] is None:
@@ -72,7 +78,7 @@ def fake_nvml(num_gpus, parts=()):
         NVMLError=NotFound,
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: num_gpus,
-        nvmlDeviceGetHandleByIndex=list(range(num_gpus)).__getitem__,
+        nvmlDeviceGetHandleByIndex=gpu,
         nvmlDeviceGetUUID=lambda handle: handle[0] if isinstance(handle, tuple) else f"GPU-{handle}{handle}cafe",
         nvmlDeviceGetMaxMigDeviceCount=num_places,
         nvmlDeviceGetMigDeviceHandleByIndex=part,
@@ -102,6 +108,46 @@ def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
     """The first part of a GPU that is cut; UUIDs may be abbreviated."""
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, parts))
     assert gpu_memory(name) == (expected[0] * GIB, expected[1] * GIB)
+
+
+@pytest.mark.parametrize("name", ["1", "GPU-1"])
+def test_a_lost_gpu_does_not_hide_another(monkeypatch, name):
+    lost = {0}
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, lost=lost))
+    assert gpu_memory(name) == (1 * GIB, 80 * GIB)
+    with pytest.raises(GpuLost, match="GPU 0: GPU is lost"):
+        gpu_memory("0")
+    with pytest.raises(LookupError):
+        gpu_memory("GPU-0")
+
+
+@pytest.mark.parametrize("named", [("cuda:0", "cuda:1"), ("GPU-00", "GPU-11")])
+def test_a_lost_gpu_keeps_its_last_measurement_until_it_is_back(machine, monkeypatch, tmp_path, named):
+    """A round goes on for the others."""
+    machine(2)
+    lost = set()
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, lost=lost))
+    (tmp_path / "status").mkdir()
+    controller = Controller(read_settings(device=",".join(named), data_dir=tmp_path), None)
+    controller.tick()
+    before = [*controller.memories.values()]
+    lost.add(1)
+    for _ in range(2):
+        controller.tick()
+        first, second = controller.memories.values()
+        assert first == before[0]
+        assert second == replace(before[1], source=f"{before[1].source}, lost", is_lost=True)
+    lost.clear()
+    controller.tick()
+    assert [*controller.memories.values()] == before
+    assert not before[1].is_lost
+    controller.close()
+
+
+def test_a_gpu_that_is_lost_at_the_start_is_no_problem_of_its_name(machine, monkeypatch):
+    machine(2)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, lost={1}))
+    assert list(check_gpu_names(["cuda:0", "cuda:1"])) == []
 
 
 def test_only_our_workers_count_towards_a_memory_limit(machine, tmp_path, child):

@@ -262,3 +262,87 @@ def test_nobody_waits_for_a_lane_while_bulk_work_is_queued():
     with lanes.scheduler.reserve_lane(3600) as threads:
         assert not threads
     lanes.finish()
+
+
+# --- of several workers
+
+
+def test_each_worker_more_brings_its_lanes_and_takes_them_along():
+    lanes = Lanes(budget=10, device="cuda:0")
+    lanes.submit(*[[10]] * 7)
+    wait_for(lambda: len(lanes.ran) == 2)
+    lanes.scheduler.use_workers(3)
+    wait_for(lambda: len(lanes.ran) == 6)
+    lanes.scheduler.use_workers(1)  # the passes that run go on, and no other begins before there is a lane for it
+    lanes.submit([10])
+    lanes.release.set()
+    wait_for(lambda: sum(lane.is_alive() for lane in lanes.scheduler._lanes) == 2)
+    lanes.scheduler.use_workers(2)
+    assert sum(lane.is_alive() for lane in lanes.scheduler._lanes) == 4
+    lanes.submit([10])
+    assert lanes.finish() == [[10]] * 9
+
+
+def test_lanes_of_a_worker_that_goes_take_no_more_work():
+    ran: list[int] = []
+    may_end = threading.Semaphore(0)
+    scheduler = Scheduler(
+        "cuda:0", lambda items, _: ran.append(len(items)) or may_end.acquire(timeout=60), 10, CpuBudget(1, list)
+    )
+    scheduler.use_workers(2)
+    for _ in range(6):
+        scheduler.submit(list(Slots(10)))
+    wait_for(lambda: len(ran) == 4)
+    scheduler.use_workers(1)
+    may_end.release(2)
+    wait_for(lambda: sum(lane.is_alive() for lane in scheduler._lanes) == 2)
+    assert len(ran) == 4
+    may_end.release(4)
+    scheduler.close()
+    assert len(ran) == 6
+
+
+def test_the_device_is_idle_once_all_workers_are():
+    lanes = Lanes(budget=10, device="cuda:0")
+    lanes.scheduler.use_workers(2)
+    lanes.submit([10])
+    wait_for(lambda: lanes.ran)
+    with lanes.scheduler.reserve_idle_device() as threads:
+        assert not threads
+    lanes.release.set()
+    wait_for(lambda: lanes._all_idle())
+    lanes.scheduler.use_workers(1)
+    wait_for(lambda: lanes._all_idle())
+    lanes.finish()
+
+
+def test_waiting_work_is_divided_among_idle_workers():
+    lanes = Lanes(budget=100, device="cuda:0")
+    lanes.scheduler.use_workers(2)
+    lanes.scheduler.submit([item for _ in range(8) for item in Slots(10)])
+    wait_for(lambda: len(lanes.ran) == 2)
+    assert sorted(map(len, lanes.finish())) == [4, 4]
+
+
+def test_a_model_is_crowded_while_more_waits_than_runs():
+    lanes = Lanes(budget=10, device="cuda:0")
+    assert not lanes.scheduler.crowded_since_ns
+    with lanes.held():
+        lanes.submit(*[[10]] * 5)
+    wait_for(lambda: len(lanes.ran) == 2)
+    since = lanes.scheduler.crowded_since_ns
+    assert since > 0
+    lanes.scheduler.use_workers(2)
+    wait_for(lambda: len(lanes.ran) == 4)
+    assert not lanes.scheduler.crowded_since_ns
+    lanes.finish()
+
+
+def test_bulk_work_crowds_a_model_until_it_is_done():
+    lanes = Lanes(budget=10, device="cuda:0")
+    with lanes.held():
+        lanes.scheduler.submit_bulk([list(Slots(10)) for _ in range(5)])
+    wait_for(lambda: len(lanes.ran) == 2)
+    assert lanes.scheduler.crowded_since_ns
+    assert len(lanes.finish()) == 5
+    assert not lanes.scheduler.crowded_since_ns

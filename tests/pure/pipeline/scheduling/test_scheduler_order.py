@@ -21,8 +21,8 @@ class Order:
     ) -> None:
         self.ran: list[list[int]] = []
         self._begin, self._end = threading.Event(), threading.Event()
-        real = module.lasting
-        monkeypatch.setattr(module, "lasting", lambda run, *rest: real(lambda: self._begin.wait() and run(), *rest))
+        real = module.started
+        monkeypatch.setattr(module, "started", lambda run, *rest: real(lambda: self._begin.wait() and run(), *rest))
         self.scheduler = Scheduler(
             device, self._run, 10, CpuBudget(cores, list), max_requests=max_requests, gather_s=gather_s
         )

@@ -175,6 +175,49 @@ def test_a_new_worker_gets_what_the_old_one_had(model):
     assert model.worker.held == ["a", "b"]
 
 
+def test_a_copy_has_what_the_worker_has_before_it_joins_and_from_then_on(model):
+    for lora in ("a", "b"):
+        model.use(lora)
+    copy, held = FakeWorker(), []
+    model.loras.equip(copy, lambda: held.extend(copy.held))
+    assert held == ["a", "b"]
+    for lora in ("c", "d"):
+        model.use(lora)
+    assert sorted(copy.held) == sorted(model.worker.held) == ["b", "c", "d"]
+    model.loras.leave(copy)
+    model.use("e")
+    assert "e" not in copy.held
+
+
+def test_a_copy_that_becomes_the_worker_gets_no_adapter_twice(model):
+    model.use("a")
+    copy = FakeWorker()
+    model.loras.equip(copy, lambda: None)
+    model.loras.restore(copy)
+    assert copy.orders == ["+a"]
+    model.use("b")
+    assert (copy.orders, model.worker.held) == (["+a", "+b"], ["a"])
+
+
+def test_a_copy_that_cannot_take_an_adapter_ends(model):
+    """The worker has it, and its jobs run there."""
+    copy = FakeWorker()
+    copy.once_refused.add("a")
+    model.loras.equip(copy, lambda: None)
+    model.use("a")
+    assert (copy.is_dead, copy.held, model.worker.held) == (True, [], ["a"])
+
+
+def test_a_copy_joins_only_with_all_adapters(model):
+    model.use("a")
+    copy = FakeWorker()
+    copy.once_refused.add("a")
+    with pytest.raises(LoadError):
+        model.loras.equip(copy, lambda: pytest.fail("it has joined"))
+    model.use("b")
+    assert copy.held == []
+
+
 def test_an_adapter_that_a_new_worker_did_not_take_is_loaded_on_request(model):
     model.use("a")
     other = FakeWorker()
