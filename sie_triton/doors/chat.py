@@ -146,8 +146,8 @@ class Streamed(Response):
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await while_connected(scope.get(CONNECTION), partial(self._pass_on, send))
         except (SIEError, Failure) as exc:
             await self._end_with(exc if isinstance(exc, Failure) else failure_of(exc), send)
@@ -156,12 +156,12 @@ class Streamed(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _pass_on(self, send: Send) -> None:
-        async for piece in self._answer.pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async for events in self._answer.events():
+            await send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def _end_with(self, failure: Failure, send: Send) -> None:
         """Send the failure as an event; logs and metrics have its status."""
         self.status_code = openai.OPENAI.status(failure.row)
         log.warning("%s: a stream broke: %s", self._answer.where, failure.message)
-        event = b"\n\ndata: " + write_json(openai.error(failure)) + b"\n\n"  # the last event may be incomplete
+        event = b"\n\ndata: " + write_json(openai.error(failure)) + b"\n\n"  # a large event may be incomplete
         await send({"type": "http.response.body", "body": event, "more_body": True})

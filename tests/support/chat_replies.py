@@ -58,6 +58,12 @@ class Stream:
         self.may_go_on.set()
 
     def send(self, connection: socket.socket, parts: Iterator[bytes], is_cut: bool) -> None:
+        try:
+            self._send(connection, parts, is_cut)
+        except OSError:
+            self.was_left.set()
+
+    def _send(self, connection: socket.socket, parts: Iterator[bytes], is_cut: bool) -> None:
         for number, part in enumerate(parts):
             if number and is_cut:
                 connection.sendall(f"{len(part):x}\r\n".encode() + part[: len(part) // 2])

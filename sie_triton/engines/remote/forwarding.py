@@ -58,6 +58,21 @@ class EndpointAnswer:
         while piece := await self._next():
             yield piece
 
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives, in whole events as far as these are not larger than `max_event_bytes`.
+
+        If the body breaks, the caller can still send an event of its own.
+        """
+        rest = b""
+        async for piece in self.pieces():
+            rest += piece
+            end = event_end(rest) or (len(rest) if len(rest) > LIMITS.max_event_bytes else 0)
+            if end:
+                yield rest[:end]
+                rest = rest[end:]
+        if rest:
+            yield rest
+
     async def body(self, take: Callable[[int], object]) -> bytes:
         """Return the whole body, whose size is charged to `take`."""
         body = bytearray()
@@ -76,6 +91,15 @@ class EndpointAnswer:
         with endpoint_errors(self.where):
             async with self._patience.limit(self.where):
                 return await self._response.content.readany()
+
+
+def event_end(part: bytes) -> int:
+    """Return the length of the whole events at the start of a part of an event stream.
+
+    >>> event_end(b"data: 1\\n\\ndata"), event_end(b"data: 1\\r\\n\\r\\ndata"), event_end(b"data: 1\\ndata")
+    (9, 11, 0)
+    """
+    return max(part.rfind(end) + len(end) if end in part else 0 for end in (b"\n\n", b"\n\r\n"))
 
 
 class Forwarder:
