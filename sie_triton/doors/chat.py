@@ -67,7 +67,7 @@ def document(summary: str, specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
 async def forward(request: DoorRequest) -> Response:
     """Send the body to the same path of the model's endpoint, and return the answer."""
     door, content = request.door, request.parsed()
-    if not door.backend.forwards:
+    if not door.backend.is_beside_server:
         raise Failure("no_route", f"{request.url}: a gateway forwards no requests; call the door of a server")
     spec = await door.served.spec(_model_in(content))
     if spec.endpoint is None or not spec.is_forwarded:

@@ -121,7 +121,7 @@ class ServedModels:
 
     def _forwarded_specs(self) -> Mapping[str, ModelSpec]:
         """Return the specification of each model whose requests are forwarded, by name; they are few."""
-        return self._forwarded.specs() if self._backend.forwards else {}
+        return self._forwarded.specs() if self._backend.is_beside_server else {}
 
     async def _known_specs(self) -> Mapping[str, ModelSpec]:
         """Return the specification of each known model, by name."""

@@ -44,7 +44,7 @@ def opened(endpoint, tmp_path):
     @contextmanager
     def opened(failure=None, forwards=True, **settings):
         door, backend = door_of(data_dir=tmp_path, auth_mode="token", auth_tokens=TOKEN, **settings)
-        backend.failure, backend.forwards = failure, forwards
+        backend.failure, backend.is_beside_server = failure, forwards
         with listening(door) as port:
             options = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": TOKEN, "max_retries": 0}
             with openai.OpenAI(**options) as client:
