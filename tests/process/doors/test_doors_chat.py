@@ -220,8 +220,8 @@ def test_a_missing_key_is_named(opened, monkeypatch):
 
 def test_a_forwarded_model_is_listed_and_refused_elsewhere(client):
     (listed,) = client.models.list()
-    assert (listed.id, listed.tasks) == (MODEL, ["generate"])
-    assert client.models.retrieve(MODEL).id == MODEL
+    found = client.models.retrieve(MODEL)
+    assert (listed.id, found.id, found.tasks) == (MODEL, MODEL, ["generate"])
     with pytest.raises(openai.NotFoundError, match="no profile other"):
         client.chat.completions.create(model=f"{MODEL}:other", messages=MESSAGES)
 

@@ -63,7 +63,7 @@ def test_it_comes_changes_and_goes_with_its_file(server):
 def test_a_file_may_begin_and_cease_to_be_forwarded(server):
     server.start()
     server.file("chat")
-    assert server.refresh().changed == ["test__chat"]
+    assert server.refresh().added == ["test__chat"]  # in the repository
     assert (forwarded(server), all_ensembles(server.repository)) == ({}, ["test__a", "test__chat"])
     server.chat.write_text(chat_file())
     outcome = server.refresh()
