@@ -1,7 +1,8 @@
 """Routes of Hugging Face's text-embeddings-inference, which serves a single model, so that requests name none."""
 
+import asyncio
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +38,7 @@ from sie_triton.doors.schemas import (
     several,
 )
 from sie_triton.doors.tokenizing import Tokenizers, check_size, decoded, tokenized
-from sie_triton.errors import LoadError
+from sie_triton.errors import DeadlinePassed, LoadError
 from sie_triton.models.families.shared.classes import RAW_SCORES
 from sie_triton.settings import words
 
@@ -311,12 +312,20 @@ class Tei:
         wanted = Tokenize.of(request)
         check_size("inputs", sum(map(len, wanted.inputs)))
         act = partial(tokenized, texts=wanted.inputs, is_special=wanted.add_special_tokens is not False)
-        return request.answer(await self._tokenizers.use(await self._tokenizer(request), act))
+        return await self._by_tokenizer(request, act)
 
     async def decode(self, request: DoorRequest) -> Answer:
         wanted = Decode.of(request)
         act = partial(decoded, rows=wanted.ids, skips_special=wanted.skip_special_tokens is not False)
-        return request.answer(await self._tokenizers.use(await self._tokenizer(request), act))
+        return await self._by_tokenizer(request, act)
+
+    async def _by_tokenizer(self, request: DoorRequest, act: Callable[[Any], Any]) -> Answer:
+        """Answer with the result of `act`, given the model's tokenizer."""
+        try:
+            async with asyncio.timeout(request.seconds):
+                return Answer(await self._tokenizers.use(await self._tokenizer(request), act), JSON, {})
+        except TimeoutError as exc:
+            raise DeadlinePassed("timeout: passed while the tokenizer was loaded or used") from exc
 
     async def _tokenizer(self, request: DoorRequest) -> Path:
         """Return where the model's tokenizer is, which its first request loads."""

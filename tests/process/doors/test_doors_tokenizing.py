@@ -115,6 +115,13 @@ def test_invalid_bodies_are_refused(door, tmp_path, minilm_directory, path, body
     assert refused.json()["error"].startswith(message)
 
 
+def test_the_timeout_of_a_request_counts(door):
+    door, backend, _ = door
+    backend.seconds = 60
+    assert post(door, {"inputs": "x"}, "/tokenize", headers={"X-Request-Timeout": "0.1"}).status_code == 504
+    assert post(door, {"inputs": "x"}, "/tokenize", headers={"X-Request-Timeout": "3601"}).status_code == 422
+
+
 def test_a_gateway_has_no_tokenizers(door):
     door, backend, _ = door
     backend.is_beside_server = False
