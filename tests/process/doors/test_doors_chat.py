@@ -23,7 +23,7 @@ from tests.support.stages import spec
 
 MODEL, KEY, TOKEN = "org/chat", "TEST_CHAT_KEY", "client-token"
 MESSAGES = [{"role": "user", "content": "roses climb up"}]
-WAIT_S = 60
+WAIT_S = 20
 
 
 @pytest.fixture

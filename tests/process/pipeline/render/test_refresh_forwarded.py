@@ -83,8 +83,10 @@ def test_a_sent_file_is_forwarded_with_an_allowed_key_alone(server):
 
 def test_a_restarted_server_forwards_what_its_files_say(server):
     server.start()
+    server.refresh(add=chat_file("test/sent").encode())
     server.chat.unlink()
-    server.start()
+    (server.serving.added_dir / "test__sent.yaml").write_text(chat_file("test/sent", api_key_env="HOME"))
+    assert len(server.start().outcome.problems) == 1
     assert forwarded(server) == {}
 
 
