@@ -33,6 +33,7 @@ from sie_triton.errors import SIEError
 from sie_triton.http.connection import CONNECTION, Connection
 from sie_triton.http.connections import Connections, affordable
 from sie_triton.records.preloads import Preloads
+from sie_triton.records.request_limit import too_many
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT
 from sie_triton.system.telemetry.spans import spans
@@ -88,7 +89,7 @@ class Door:
 
         if self._forwarder is None:
             limit, num_processes = self.settings.runtime.request_limit, self.settings.door_workers
-            self._forwarder = Forwarder(-(-limit // num_processes))
+            self._forwarder = Forwarder(-(-limit // num_processes), too_many)
         return self._forwarder
 
     async def close(self) -> None:

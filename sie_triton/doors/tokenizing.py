@@ -49,14 +49,10 @@ class Tokenizers:
             return await asyncio.to_thread(lambda: act(self._tokenizer(directory)))
 
     def _tokenizer(self, directory: Path) -> "tokenizers.Tokenizer":
-        from sie_triton.checkpoints.modules import TextFiles  # here, because most doors tokenize nothing
-        from sie_triton.models.inputs.tokenizer import read_tokenizer
+        from sie_triton.models.inputs.tokenizer import read_whole  # here, because most doors tokenize nothing
 
         if directory not in self._opened:
-            files = TextFiles.read(directory)
-            tokenizer = read_tokenizer(files, files.max_sequence_length)
-            tokenizer.no_truncation()
-            self._opened[directory] = tokenizer
+            self._opened[directory] = read_whole(directory)
         self._opened.move_to_end(directory)
         while len(self._opened) > NUM_TOKENIZERS:
             self._opened.popitem(last=False)

@@ -13,8 +13,7 @@ from sie_triton.contract.spec import Endpoint, ModelSpec
 from sie_triton.engines.remote.connection import endpoint_errors, open_session
 from sie_triton.engines.remote.engine import headers
 from sie_triton.engines.remote.limits import LIMITS
-from sie_triton.errors import DeadlinePassed, ModelError
-from sie_triton.records.request_limit import too_many
+from sie_triton.errors import BusyError, DeadlinePassed, ModelError
 
 EVENT_STREAM = "text/event-stream"
 
@@ -107,11 +106,11 @@ class Forwarder:
 
     Each request has a connection of its own, so that closing it cancels the request in every server. It follows no
     redirects, stores no cookies, and reads neither proxies nor keys from a client or, but for `api_key_env`, from the
-    environment. At most `max_requests` of a model are in progress.
+    environment. At most `max_requests` of a model are in progress; `too_many` makes the error of others.
     """
 
-    def __init__(self, max_requests: int) -> None:
-        self._max_requests = max_requests
+    def __init__(self, max_requests: int, too_many: Callable[[int], BusyError]) -> None:
+        self._max_requests, self._too_many = max_requests, too_many
         self._session = open_session(keeps_alive=False)
         self._num_open: Counter[str] = Counter()
         self._own_headers: dict[Endpoint, Mapping[str, str]] = {}
@@ -126,7 +125,7 @@ class Forwarder:
         """
         assert spec.endpoint is not None
         if self._num_open[spec.model] >= self._max_requests:
-            raise too_many(self._max_requests)
+            raise self._too_many(self._max_requests)
         where, sent = spec.endpoint.url + path, {**self._headers(spec.endpoint), **identity}
         self._num_open[spec.model] += 1
         try:
