@@ -106,17 +106,19 @@ async def _answered(answer: "EndpointAnswer") -> Response:
 def response(where: str, status: int, headers: Mapping[str, str], media_type: str, body: bytes) -> Response:
     """Return an endpoint's answer for the client: with its status and body, an error in OpenAI's form.
 
-    LoadError if it refuses this server's key or redirects, ModelError for an answer that is no JSON.
+    LoadError if it refuses this server's key or redirects, ModelError for an answer that is compressed or no JSON.
     """
     from sie_triton.engines.remote.refusals import error_message, failure, retry_s
 
     retry_after = headers.get("Retry-After", "")
+    if headers.get("Content-Encoding", "identity") != "identity":
+        raise ModelError(f"{where}: the response is compressed, which this server does not accept")
     if status in NOT_THE_CLIENTS:
         raise failure(where, status, retry_after, body)
     if status >= 400:
         told = f"{where}: answers {status}" + (f", {message}" if (message := error_message(body)) else "")
         body = body if is_error(body) else write_json(openai.error_body(status, told))
-    elif media_type != JSON or headers.get("Content-Encoding", "identity") != "identity":
+    elif media_type != JSON:
         raise ModelError(f"{where}: answers {media_type[:80]}, not {JSON}; check endpoint.url in the model file")
     return Response(body, status, {"Retry-After": str(retry_s(retry_after))} if retry_after else None, JSON)
 

@@ -34,6 +34,8 @@ TROUBLES: dict[str, tuple[int, dict[str, str], bytes]] = {
     "500": (500, {}, b"Internal Server Error"),
     "redirect": (307, {"Location": "http://127.0.0.1:9/v1/embeddings"}, b""),
     "html": (200, {"Content-Type": "text/html"}, b"<html>welcome</html>"),
+    "compressed": (200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"),
+    "compressed events": (200, {"Content-Encoding": "gzip", "Content-Type": "text/event-stream"}, b"\x1f\x8b"),
     "list": (200, {}, b"[1, 2]"),
     "huge": (200, {}, b" " * 5_000_000),
     "nan": (200, {}, b'{"data": [{"index": 0, "embedding": [null, 1.0]}]}'),

@@ -50,7 +50,8 @@ class EndpointAnswer:
 
     @property
     def is_stream(self) -> bool:
-        return self.status == 200 and self.media_type == EVENT_STREAM
+        is_plain = self.headers.get("Content-Encoding", "identity") == "identity"
+        return self.status == 200 and self.media_type == EVENT_STREAM and is_plain
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. The endpoint waits while the caller does not ask for more."""

@@ -137,6 +137,8 @@ def test_a_client_that_does_not_read_holds_up_the_endpoint(client, endpoint):
         ("401", 502, None, "endpoint.api_key_env"),
         ("redirect", 502, None, "redirects are not followed"),
         ("html", 500, None, "text/html"),
+        ("compressed", 500, None, "is compressed"),
+        ("compressed events", 500, None, "is compressed"),
         ("half", 500, None, "cut off"),
         ("reset", 502, "1", "does not answer"),
         ("banner", 500, None, "does not speak HTTP"),
