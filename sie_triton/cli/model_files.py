@@ -40,6 +40,8 @@ def list_running(settings: Settings) -> bool:
         return False
     for model in answer["models"]:
         echo(f"{model['model']:50} {model['state']:10} {model.get('source', '')}".rstrip())
+    for name, source in answer["forwarded"].items():
+        echo(f"{name:50} forwarded  {source}")
     for line in fault_lines(answer["problems"], (model.get("source", "") for model in answer["models"])):
         echo(line, err=True)
     return True
@@ -51,7 +53,9 @@ def list_served(settings: Settings) -> None:
     for model in found.models:
         further = [verb for verb in model.verbs if verb != "encode"]
         gives = ", ".join([*(f"{name} {dim}" for name, dim in model.dims.items()), *further])
-        echo(f"{model.sie_id:50} {gives:40} {model.family:22} {model.weights}")
+        endpoint = model.profile("default").endpoint
+        where = f"forwarded to {endpoint.url}" if model.is_forwarded and endpoint else model.weights
+        echo(f"{model.sie_id:50} {gives:40} {model.family:22} {where}")
     for problem in found.problems.values():
         echo(f"not served: {problem}", err=True)
 
@@ -125,7 +129,7 @@ def _table(config: ModelConfig, spec: ModelSpec) -> Table:
         "tasks": ", ".join(spec.tasks),
         "outputs": ", ".join(f"{name} {dim}" for name, dim in spec.dims.items()),
         "score modes": ", ".join(spec.score_modes),
-        "maximum length": length,
+        "maximum length": "" if spec.is_forwarded else length,
         "options": ", ".join(f"{name}: {value}" for name, value in spec.options.items() if value not in (None, "", {})),
     }
     rows["adapters"] = "\n".join(f"{name}: {where}" for name, where in spec.loras.items())

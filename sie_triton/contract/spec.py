@@ -25,6 +25,9 @@ CPU_ADMISSION_COST = 2048
 # Engine of models that another server computes.
 REMOTE = "remote"
 
+# Task of models whose requests the door forwards to an endpoint.
+GENERATE = "generate"
+
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
@@ -158,6 +161,11 @@ class ModelSpec:
     loras: Mapping[str, str] = field(default_factory=dict)
     endpoint: Endpoint | None = None  # computes the model; only the small files of `weights` are read
     runtime: Runtime = Runtime()
+
+    @property
+    def is_forwarded(self) -> bool:
+        """True if the door forwards requests to the endpoint; there are no ensembles."""
+        return GENERATE in self.tasks
 
     def on(self, device: str) -> "ModelSpec":
         """Return the same specification with another `Runtime.device`."""

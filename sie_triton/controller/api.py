@@ -151,6 +151,7 @@ class Api:
         problems = dict(self._controller.changes.problems)
         wrong = {name: reason for name, reason in unserved(problems).items() if triton_name(name) not in served}
         told = {"models": models, "memory": memory, "problems": problems, "unserved": wrong}
+        told |= {"forwarded": dict(self._controller.changes.forwarded)}
         return JSONResponse(told | self._controller.machine)
 
     async def model(self, request: Request) -> Response:

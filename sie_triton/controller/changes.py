@@ -24,7 +24,7 @@ from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.repository_state import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import ModelLoading, ServerError
-from sie_triton.records.known_file import KnownFile
+from sie_triton.records.known_file import FORWARDED, KnownFile
 from sie_triton.records.revisions import model_of
 from sie_triton.records.serving_file import CONFLICT, UNKNOWN, Served, Serving, read_serving
 from sie_triton.records.status import STAGES
@@ -56,6 +56,7 @@ class Changes:
         self._loads = ThreadPoolExecutor(self._max_loads, "change")
         self._watch = Watch()
         self._mentions = Mentions(KnownFile(data_dir), limits)
+        self._forwarded = KnownFile(data_dir, FORWARDED)
         self._stages: Stages = {}
         self._wanted: Mapping[str, Wanted] = {}
         self._in_repository: set[str] = set()
@@ -72,6 +73,12 @@ class Changes:
     def problems(self) -> Mapping[str, str]:
         """Problems, by model file, or by Triton's name of a model that cannot be brought into service."""
         return {**(self.files.problems if self.files else {}), **self._failures}
+
+    @property
+    def forwarded(self) -> Mapping[str, str]:
+        """Sources of the models whose requests the door forwards, by SIE's name."""
+        models = self.files.models if self.files else {}
+        return {name: models[name].source for name in self._forwarded.specs() or {} if name in models}
 
     def served(self, model: str) -> Served | None:
         """Return the model's entry in serving.json; None if there is none."""

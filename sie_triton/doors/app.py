@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_triton.client.door import GRPC_PORT
-from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei, vllm
+from sie_triton.doors import chat, embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei, vllm
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.request_log import MAX_URL
@@ -31,6 +31,7 @@ DIALECTS: Sequence[Routes] = (
     sie.routes,
     models.routes,
     openai.routes,
+    chat.routes,
     rerank.routes,
     embed.routes,
     tei.routes,
@@ -49,6 +50,7 @@ def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
     async def lifespan(app: Any) -> AsyncIterator[None]:
         async with door.backend:
             yield
+        await door.close()
 
     door.routes = [route for dialect in (*DIALECTS, *more) for route in dialect(door)]
     for route in door.routes:

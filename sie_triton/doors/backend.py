@@ -68,6 +68,9 @@ class Backend(ABC):
     # What is wrong while it is not live.
     away = "Triton does not answer"
 
+    # Whether the door runs on the server's machine, and reads the server's files.
+    is_beside_server = True
+
     # Port of Triton's gRPC for the clients of the door; 0: they cannot reach it.
     grpc_port = 0
 

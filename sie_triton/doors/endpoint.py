@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from time import monotonic, monotonic_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -33,12 +33,18 @@ from sie_triton.errors import SIEError
 from sie_triton.http.connection import CONNECTION, Connection
 from sie_triton.http.connections import Connections, affordable
 from sie_triton.records.preloads import Preloads
+from sie_triton.records.request_limit import too_many
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT
 from sie_triton.system.telemetry.spans import spans
 from sie_triton.system.telemetry.trace import Trace
 
+if TYPE_CHECKING:
+    from sie_triton.engines.remote.forwarding import Forwarder
+
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 # Header with the client's timeout of a request, in seconds, and its maximum.
 TIMEOUT_HEADER = "X-Request-Timeout"
@@ -75,6 +81,21 @@ class Door:
         self.when_draining: Callable[[], Awaitable[None]] | None = None
         self.request_log = DoorLog(settings.telemetry)
         self.routes: Sequence[BaseRoute] = ()
+        self._forwarder: Forwarder | None = None
+
+    def forwarder(self) -> "Forwarder":
+        """Return the client of the endpoints of models that generate text; its limit is this process's share."""
+        from sie_triton.engines.remote.forwarding import Forwarder  # here, because most doors forward nothing
+
+        if self._forwarder is None:
+            limit, num_processes = self.settings.runtime.request_limit, self.settings.door_workers
+            self._forwarder = Forwarder(-(-limit // num_processes), too_many)
+        return self._forwarder
+
+    async def close(self) -> None:
+        """End the connections to endpoints."""
+        if self._forwarder is not None:
+            await self._forwarder.close()
 
 
 class DoorRequest:
@@ -280,23 +301,32 @@ class DoorEndpoint:
 
     async def _handled(self, request: DoorRequest) -> Response | None:
         """Call the handler, and cancel it when the client disconnects."""
-        task, connection = asyncio.current_task(), request.connection
-        assert task is not None
-        if connection is not None:
-            if connection.has_gone:
-                return None
-            connection.watch(task.cancel)
-        try:
+
+        async def handled() -> Response:
             answer = await self._handler(request)
             return await answer.response() if isinstance(answer, Answer) else answer
-        except asyncio.CancelledError:
-            task.uncancel()
-            if connection is None or not connection.has_gone:
-                raise _ending() from None
+
+        return await while_connected(request.connection, handled)
+
+
+async def while_connected(connection: Connection | None, act: Callable[[], Awaitable[Result]]) -> Result | None:
+    """Return the result of `act`; None if the client disconnects, which cancels it. Failure if the server ends."""
+    task = asyncio.current_task()
+    assert task is not None
+    if connection is not None:
+        if connection.has_gone:
             return None
-        finally:
-            if connection is not None:
-                connection.watch(None)
+        connection.watch(task.cancel)
+    try:
+        return await act()
+    except asyncio.CancelledError:
+        task.uncancel()
+        if connection is None or not connection.has_gone:
+            raise _ending() from None
+        return None
+    finally:
+        if connection is not None:
+            connection.watch(None)
 
 
 def failure_response(failure: Failure, dialect: Dialect = SIE) -> Response:

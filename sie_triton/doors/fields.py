@@ -94,7 +94,8 @@ class Body(BaseModel):
         error = invalid.errors(include_url=False)[0]
         name, *inner = error["loc"]
         place = "".join([str(name), *(f"[{i}]" if isinstance(i, int) else f".{i[:LONGEST_NAME]}" for i in inner)])
-        meaning = None if inner else cls.model_fields[str(name)].description
+        field = None if inner else cls.model_fields.get(str(name))
+        meaning = field.description if field else None
         problem = (WORDS.get(error["type"]) or requirement(error)) + (f" ({meaning})" if meaning else "")
         got = "" if error["type"] in COMPLETE else f"; got {shown_json(error['input'])}"
         return InputError.at(place, problem + got)

@@ -41,7 +41,7 @@ def cut_by(spec: ModelSpec, options: Mapping[str, Any], field: str) -> dict[str,
     InputError names `field` if the options say left.
     """
     side = options.get(TRUNCATION_SIDE.name)
-    if side is None or TRUNCATION_SIDE in model_of(spec).parameters:
+    if side is None or spec.is_forwarded or TRUNCATION_SIDE in model_of(spec).parameters:
         return dict(options)
     if side != "right":
         raise InputError.at(field, f"{spec.model} cuts texts at their end; omit it")

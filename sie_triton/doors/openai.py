@@ -68,12 +68,15 @@ class Embeddings(Overflowing):
 
 VECTOR = any_of(NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"})
 EMBEDDING = record(object={"const": "embedding"}, index=INTEGER, embedding=VECTOR)
+FAILURE = record(
+    error=fields({"message": STRING, "type": STRING, "param": optional(STRING), "code": STRING}, "message")
+)
 OPERATION = Operation(
     Embeddings,
     "Vectors, in OpenAI's format.",
     {"input": TEXTS},
     record(object={"const": "list"}, data=several(EMBEDDING), model=STRING, usage=USAGE),
-    record(error=fields({"message": STRING, "type": STRING, "param": optional(STRING), "code": STRING}, "message")),
+    FAILURE,
 )
 
 
@@ -121,10 +124,16 @@ def described(model: str) -> dict[str, Any]:
 
 def error(failure: Failure) -> dict[str, Any]:
     """Return the body of a failure."""
-    status, code = failure.row.openai, failure.row.code
+    code = failure.row.code
+    told = error_body(failure.row.openai, failure.message)["error"]
+    own = {"param": param_of(failure.field), "code": CODES.get(code, code.lower())}
+    return {"error": {**told, **own, **failure.more}}
+
+
+def error_body(status: int, message: str) -> dict[str, Any]:
+    """Return the body of an error of which only the status is known."""
     kind = BUSY_ERROR if status == FULL else SERVER_ERROR if status >= 500 else REQUEST_ERROR
-    told = {"message": failure.message, "type": kind, "param": param_of(failure.field)}
-    return {"error": {**told, "code": CODES.get(code, code.lower()), **failure.more}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 # OpenAI's clients retry statuses from 500 on unless this header tells them not to.

@@ -53,6 +53,8 @@ class Operation(NamedTuple):
         made = self.body.model_json_schema(schema_generator=Plain)
         properties = _complete(made["properties"], made.get("$defs", {}), max_items)
         given = {name: properties[name] for name in made["required"]} | properties
+        if self.body.model_config.get("extra") == "forbid":
+            return closed(given, *made["required"])
         taken = parameters(models_of(models), VERBS[self.what])
         renamed = {name: taken[same] for name, same in RENAMED.items() if name in given and same in taken}
         taken = {name: schema for name, schema in taken.items() if name not in (*OURS, other, *self.body.fixed)}

@@ -13,7 +13,7 @@ from sie_triton.doors.backend import Backend, States
 from sie_triton.doors.failures import LOAD_CLASSES
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.errors import InputError, LoadError, SIEError
-from sie_triton.records.known_file import KnownFile
+from sie_triton.records.known_file import FORWARDED, KnownFile
 from sie_triton.settings import Settings
 
 SPEC = "sie_spec"
@@ -25,13 +25,28 @@ STATES = {"cold": "available", "loading": "loading", "resident": "loaded", "fail
 OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 
 
+class ListedSpecs:
+    """Specifications of the models in a file, parsed again when it has changed. Any thread may call `specs`."""
+
+    def __init__(self, file: KnownFile) -> None:
+        self._file = file
+        self._parsed: tuple[Mapping[str, str], Mapping[str, ModelSpec]] = ({}, {})
+
+    def specs(self) -> Mapping[str, ModelSpec]:
+        """Return the specification of each model, by name."""
+        found = self._file.specs() or {}
+        if found is not self._parsed[0]:
+            self._parsed = found, {name: ModelSpec.from_json(text) for name, text in found.items()}
+        return self._parsed[1]
+
+
 class ServedModels:
     """Cached specifications and states of the served models. Belongs to one event loop."""
 
     def __init__(self, settings: Settings, backend: Backend, limits: DoorLimits = DoorLimits()) -> None:
         self._backend, self._limits = backend, limits
-        self._known = KnownFile(settings.data_dir)
-        self._known_specs_of: tuple[Mapping[str, str], Mapping[str, ModelSpec]] = ({}, {})
+        self._known = ListedSpecs(KnownFile(settings.data_dir))
+        self._forwarded = ListedSpecs(KnownFile(settings.data_dir, FORWARDED))
         self._specs: dict[str, tuple[float, ModelSpec]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._states = States({}, {}, {}, -limits.state_lifetime_s)
@@ -47,9 +62,11 @@ class ServedModels:
         return [each for spec in every for each in _with_profiles(spec, models)]
 
     async def specs(self) -> list[ModelSpec]:
-        """Return the specifications of all served models, sorted by name."""
-        found = await asyncio.gather(*map(self._spec_if_served, await self._backend.names()))
-        return [spec for spec in found if spec is not None]
+        """Return the specifications of all served models, sorted by name; those that are forwarded last."""
+        forwarded = self._forwarded_specs()
+        names = [name for name in await self._backend.names() if name not in forwarded]
+        found = await asyncio.gather(*map(self._spec_if_served, names))
+        return [*(spec for spec in found if spec is not None), *(forwarded[name] for name in sorted(forwarded))]
 
     async def model(self, name: str) -> dict[str, Any]:
         """Return one served or known model with its state; NotServed if it does not exist."""
@@ -62,6 +79,9 @@ class ServedModels:
     async def spec(self, name: str) -> ModelSpec:
         """Return the specification of a served or known model, or of `org/name:profile`; NotServed if there is none."""
         name, profile = split_profile(name)
+        if forwarded := self._forwarded_specs().get(name):
+            _with_profile(f"{name}:{profile}" if profile else name, forwarded)
+            return forwarded
         spec = await self._spec(name)
         return await self._spec(f"{name}.{profile}") if profile in spec.apart else spec
 
@@ -99,18 +119,18 @@ class ServedModels:
                 return known[name]
         return cached[1]
 
+    def _forwarded_specs(self) -> Mapping[str, ModelSpec]:
+        """Return the specification of each model whose requests are forwarded, by name; they are few."""
+        return self._forwarded.specs() if self._backend.is_beside_server else {}
+
     async def _known_specs(self) -> Mapping[str, ModelSpec]:
         """Return the specification of each known model, by name."""
-        return await asyncio.to_thread(self._parsed)
+        return await asyncio.to_thread(self._known.specs)
 
-    def _parsed(self) -> Mapping[str, ModelSpec]:
-        found = self._known.specs() or {}
-        if found is not self._known_specs_of[0]:
-            self._known_specs_of = found, {name: ModelSpec.from_json(text) for name, text in found.items()}
-        return self._known_specs_of[1]
-
-    async def with_reason(self, error: NotServed) -> NotServed:
-        """Return `error` with the reason if the model's file is invalid; else `error` itself."""
+    async def with_reason(self, error: NotServed) -> InputError:
+        """Return `error` with the reason if the model's file is invalid, or if it generates text; else `error`."""
+        if error.model.replace("__", "/", 1) in self._forwarded_specs():
+            return InputError.at("model", f"{error.model} generates text; call it at /v1/chat/completions")
         reason = (await self.states()).unserved.get(error.model.replace("__", "/", 1))
         return NotServed(f"model: {error.model} is not served: {reason}") if reason else error
 

@@ -1,9 +1,11 @@
 """Routes of Hugging Face's text-embeddings-inference, which serves a single model, so that requests name none."""
 
+import asyncio
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,7 +25,20 @@ from sie_triton.doors.model_choice import CLASSES, DENSE, MULTIVECTOR, SCORES, S
 from sie_triton.doors.openapi import Document, failures, operation
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
 from sie_triton.doors.response_bodies import sie_timing, timing_of
-from sie_triton.doors.schemas import INTEGER, NUMBER, NUMBERS, STRING, Schema, fields, record, several
+from sie_triton.doors.schemas import (
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    NUMBERS,
+    STRING,
+    Schema,
+    fields,
+    optional,
+    record,
+    several,
+)
+from sie_triton.doors.tokenizing import Tokenizers, check_size, decoded, tokenized
+from sie_triton.errors import DeadlinePassed, LoadError
 from sie_triton.models.families.shared.classes import RAW_SCORES
 from sie_triton.settings import words
 
@@ -153,6 +168,39 @@ class Predict(Truncating):
         return super().translated() | {RAW_SCORES.name: self.raw_scores}
 
 
+class Tokenize(Body):
+    """Body of a request to /tokenize."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: Texts
+    add_special_tokens: bool | None = Field(None, description="false: without the tokens around a text")
+
+
+def _several_rows(ids: Any) -> Any:
+    """Return lists of ids: a single one may stand alone."""
+    rows = [ids] if isinstance(ids, list) and ids and not isinstance(ids[0], list) else ids
+    if isinstance(rows, list):
+        check_size("ids", sum(len(row) for row in rows if isinstance(row, list)))
+    return rows
+
+
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1, fail_fast=True)]
+
+
+class Decode(Body):
+    """Body of a request to /decode."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: Annotated[
+        Items[Ids],
+        BeforeValidator(_several_rows, json_schema_input_type=Ids | Items[Ids]),
+        Field(description="a list of ids, or a list of such lists"),
+    ]
+    skip_special_tokens: bool | None = Field(None, description="false: with the tokens around a text")
+
+
 FAILURE = record(error=STRING, error_type=STRING)
 OF_MODEL = "of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
 WEIGHTS = several(several(record(index=INTEGER, value=NUMBER)))
@@ -169,11 +217,18 @@ CLASSIFIED = several(record(score=NUMBER, label=STRING))
 PREDICT = Operation(
     Predict, f"Classes {OF_MODEL}", {"inputs": TEXTS[0]}, {"anyOf": [CLASSIFIED, several(CLASSIFIED)]}, FAILURE, CLASSES
 )
+ID = INTEGER | {"minimum": 0}
+TOKENS = several(several(record(id=ID, text=STRING, special=BOOLEAN, start=optional(ID), stop=optional(ID))))
+TOKENIZE = Operation(Tokenize, f"Tokens of texts {OF_MODEL}", {"inputs": TEXTS}, TOKENS, FAILURE)
+DECODE = Operation(Decode, f"Texts of token ids {OF_MODEL}", {"ids": [[0]]}, several(STRING), FAILURE)
 INFO = operation("The model, in text-embeddings-inference's format.", answer={"type": "object"}, error=FAILURE)
 
 
 def routes(door: Door) -> list[Route]:
-    tei, given = Tei(Capable(door)), (door.settings.door_max_items, words(door.settings.door_tei_model))
+    tei, given = (
+        Tei(Capable(door), Tokenizers(door.settings.status_dir)),
+        (door.settings.door_max_items, words(door.settings.door_tei_model)),
+    )
     return [
         Route(
             path,
@@ -189,6 +244,8 @@ def routes(door: Door) -> list[Route]:
             ("POST", "/similarity", tei.similarity, partial(SIMILARITY.document_of_one, *given)),
             ("POST", "/rerank", tei.rerank, partial(RERANK.document_of_one, *given)),
             ("POST", "/predict", tei.predict, partial(PREDICT.document_of_one, *given)),
+            ("POST", "/tokenize", tei.tokenize, partial(TOKENIZE.document_of_one, *given)),
+            ("POST", "/decode", tei.decode, partial(DECODE.document_of_one, *given)),
             ("GET", "/info", tei.info, INFO),
         )
     ]
@@ -204,8 +261,8 @@ def _document(document: Document, specs: Sequence[ModelSpec]) -> Schema:
 class Tei:
     """Handlers of the routes."""
 
-    def __init__(self, capable: Capable) -> None:
-        self._capable = capable
+    def __init__(self, capable: Capable, tokenizers: Tokenizers) -> None:
+        self._capable, self._tokenizers = capable, tokenizers
 
     async def embed(self, request: DoorRequest) -> Answer:
         results = await self._embedded(request, "dense", DENSE)
@@ -250,6 +307,46 @@ class Tei:
         results = await request.door.backend.extract(spec.model, items, [], None, request.seconds, options)
         classes = [[{"score": each["score"], "label": each["label"]} for each in r["classifications"]] for r in results]
         return _told(request, classes[0] if is_alone(request.content["inputs"]) else classes, results)
+
+    async def tokenize(self, request: DoorRequest) -> Answer:
+        wanted = Tokenize.of(request)
+        check_size("inputs", sum(map(len, wanted.inputs)))
+        act = partial(tokenized, texts=wanted.inputs, is_special=wanted.add_special_tokens is not False)
+        return await self._by_tokenizer(request, act)
+
+    async def decode(self, request: DoorRequest) -> Answer:
+        wanted = Decode.of(request)
+        act = partial(decoded, rows=wanted.ids, skips_special=wanted.skip_special_tokens is not False)
+        return await self._by_tokenizer(request, act)
+
+    async def _by_tokenizer(self, request: DoorRequest, act: Callable[[Any], Any]) -> Answer:
+        """Answer with the result of `act`, given the model's tokenizer."""
+        try:
+            async with asyncio.timeout(request.seconds):
+                return Answer(await self._tokenizers.use(await self._tokenizer(request), act), JSON, {})
+        except TimeoutError as exc:
+            raise DeadlinePassed("timeout: passed while the tokenizer was loaded or used") from exc
+
+    async def _tokenizer(self, request: DoorRequest) -> Path:
+        """Return where the model's tokenizer is, which its first request loads."""
+        what, spec = await self._capable.any()
+        if not request.door.backend.is_beside_server:
+            raise Failure("no_route", f"{request.url}: a gateway has no tokenizers; call the door of a server")
+        if (found := self._tokenizers.find(spec)) is None:
+            await self._wake(request, what, spec)
+            found = self._tokenizers.find(spec)
+        if found is None:
+            raise LoadError(f"{spec.model}: has no tokenizer of its own", "unsupported")
+        return found
+
+    async def _wake(self, request: DoorRequest, what: str, spec: ModelSpec) -> None:
+        backend, items = request.door.backend, items_of(["a"])
+        if what == SCORES:
+            await backend.score(spec.model, items[0], items, request.seconds, {})
+        elif what == CLASSES:
+            await backend.extract(spec.model, items, [], None, request.seconds, {})
+        else:
+            await backend.encode(spec.model, items, request.seconds, {})
 
     async def info(self, request: DoorRequest) -> Answer:
         what, spec = await self._capable.any()

@@ -1,6 +1,7 @@
-"""The known models of a server: those that it serves once a request names them. `known.json` in its data directory.
+"""Lists of models without ensembles in Triton, in the data directory of a server.
 
-pipeline/render/known.py → known.json → controller, doors
+Known models, which the server serves once a request names them: pipeline/render/known.py → known.json → controller,
+doors. Forwarded models: pipeline/render/refresh.py → forwarded.json → controller, doors.
 """
 
 import json
@@ -9,26 +10,26 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-FILE = "known.json"
+FILE, FORWARDED = "known.json", "forwarded.json"
 
 
-def write_known(data_dir: Path, specs: Mapping[str, str]) -> None:
-    """Write the ModelSpec of each known model, as JSON, by the model's name."""
-    fresh = data_dir / f"{FILE}.{os.getpid()}"
+def write_known(data_dir: Path, specs: Mapping[str, str], file: str = FILE) -> None:
+    """Write the ModelSpec of each model, as JSON, by the model's name."""
+    fresh = data_dir / f"{file}.{os.getpid()}"
     fresh.touch(mode=0o600)
     fresh.write_text(json.dumps(specs))
-    fresh.replace(data_dir / FILE)
+    fresh.replace(data_dir / file)
 
 
 class KnownFile:
-    """Reads known.json again when it has changed. Any thread may call `specs`."""
+    """Reads one of the lists again when it has changed. Any thread may call `specs`."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._path = data_dir / FILE
+    def __init__(self, data_dir: Path, file: str = FILE) -> None:
+        self._path = data_dir / file
         self._read: tuple[int, Mapping[str, str] | None] = (0, None)
 
     def specs(self) -> Mapping[str, str] | None:
-        """Return the ModelSpec of each known model, as JSON, by name; None while there is no file yet."""
+        """Return the ModelSpec of each model, as JSON, by name; None while there is no file yet."""
         with suppress(OSError, ValueError, RecursionError):
             changed_ns = self._path.stat().st_mtime_ns
             if changed_ns != self._read[0]:

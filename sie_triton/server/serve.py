@@ -184,6 +184,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
         console.print(f"model    {triton_name(model.sie_id)}{added}", soft_wrap=True)
+    for name in sorted(first.forwarded):
+        console.print(f"forward  {name}, to its endpoint", soft_wrap=True)
     if settings.serve_known:
         once = "once a request to SIE's door or of SIEClient names it"
         console.print(f"known    any model of `sie-triton models ls --known`, {once}", soft_wrap=True)

@@ -3,6 +3,7 @@
 import httpx
 import numpy as np
 import pytest
+import transformers
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
@@ -78,6 +79,14 @@ def test_rerank(tei, ours):
         (each["item_id"], each["score"]) for each in expected
     ]
     assert [each["text"] for each in found] == [TEXTS[each["index"]] for each in found]
+
+
+def test_tokens_are_those_of_the_library(tei, minilm_directory):
+    library = transformers.AutoTokenizer.from_pretrained(minilm_directory)
+    found = tei.post("/tokenize", json={"inputs": TEXTS}).json()
+    ids = [[token["id"] for token in tokens] for tokens in found]
+    assert ids == library(TEXTS)["input_ids"]
+    assert tei.post("/decode", json={"ids": ids}).json() == library.batch_decode(ids, skip_special_tokens=True)
 
 
 def test_info(tei):

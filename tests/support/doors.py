@@ -28,6 +28,7 @@ class FakeBackend:
     """Fake of the routes' seam to Triton. `failure` is raised; `asked` are the arguments of each call."""
 
     away = "Triton does not answer"
+    is_beside_server = True
     grpc_port = 0
 
     def __init__(self) -> None:

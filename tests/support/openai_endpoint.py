@@ -19,6 +19,7 @@ import yaml
 from transformers import AutoModel, AutoModelForCausalLM
 
 from tests.conftest import model_file
+from tests.support.chat_replies import Stream, events, reply
 
 Vectors = Callable[[Sequence[Sequence[int]]], Any]
 Likely = Callable[[Sequence[Sequence[int]], Sequence[int]], Any]
@@ -33,6 +34,8 @@ TROUBLES: dict[str, tuple[int, dict[str, str], bytes]] = {
     "500": (500, {}, b"Internal Server Error"),
     "redirect": (307, {"Location": "http://127.0.0.1:9/v1/embeddings"}, b""),
     "html": (200, {"Content-Type": "text/html"}, b"<html>welcome</html>"),
+    "compressed": (200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"),
+    "compressed events": (200, {"Content-Encoding": "gzip", "Content-Type": "text/event-stream"}, b"\x1f\x8b"),
     "list": (200, {}, b"[1, 2]"),
     "huge": (200, {}, b" " * 5_000_000),
     "nan": (200, {}, b'{"data": [{"index": 0, "embedding": [null, 1.0]}]}'),
@@ -60,6 +63,7 @@ class Endpoint:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: dict[str, str] = {}
         self.num_connections = self.at_once = self.most_at_once = 0
+        self.stream = Stream()
         self._port, self._lock, self.is_over = 0, threading.Lock(), threading.Event()
         self.start()
 
@@ -96,6 +100,13 @@ class Endpoint:
         content["profiles"]["default"]["endpoint"] = {"url": self.url, "model": "there", **where}
         return yaml.safe_dump(content)
 
+    def chat_file(self, model: str, **where: str) -> str:
+        """Return the content of a model file for models that this server generates with."""
+        endpoint = {"url": self.url, "model": "there", **where}
+        return yaml.safe_dump(
+            {"sie_id": model, "tasks": {"generate": {}}, "profiles": {"default": {"endpoint": endpoint}}}
+        )
+
     def stop(self) -> None:
         self.is_over.set()  # no answer is held back any longer
         self._server.shutdown()
@@ -116,7 +127,7 @@ class Endpoint:
             if path == "/v1/score":
                 return {"scores": likely, "usage": usage}
             return {"data": [{"index": i, "score": row[0]} for i, row in enumerate(likely)][::-1], "usage": usage}
-        return None
+        return reply(path, asked)
 
 
 class Server(ThreadingHTTPServer):
@@ -159,7 +170,8 @@ class Handler(BaseHTTPRequestHandler):
     def reply(self, endpoint, asked):
         trouble = endpoint.trouble if endpoint.num_troubles > 0 else ""
         endpoint.num_troubles -= 1
-        if endpoint.refuses in np.concatenate([np.array(item) for item in asked.get("input", [[0]])]):
+        items = asked["input"] if isinstance(asked.get("input"), list) else [[0]]
+        if endpoint.refuses in np.concatenate([np.array(item) for item in items]):
             trouble = "400"
         if trouble == "banner":
             self.wfile.write(b"SSH-2.0-other\r\n")
@@ -171,6 +183,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         if trouble in TROUBLES:
             self.send(*TROUBLES[trouble])
+            return
+        if asked.get("stream"):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            endpoint.stream.send(self.connection, events(self.path, asked), is_cut=trouble == "half")
+            self.close_connection = True
             return
         answer = endpoint.answer(self.path, asked)
         status, body = (200, json.dumps(answer).encode()) if answer else (404, b'{"detail": "Not Found"}')

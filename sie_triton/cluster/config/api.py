@@ -24,6 +24,7 @@ from sie_triton.cluster.connection import told
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract.names import sie_name, triton_name
+from sie_triton.contract.spec import GENERATE
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
 from sie_triton.http.access import Guard, WebPageGuard
 from sie_triton.http.body import small_body
@@ -208,7 +209,9 @@ def check(text: bytes, settings: Settings) -> str:
     try:
         model = read_sent(text)
         for each in (model, *model.variants()):
-            each.resolve(settings.portable_runtime)
+            if each.resolve(settings.portable_runtime).is_forwarded:
+                remedy = "add the file to a server of its own, and call its door"
+                raise CatalogError(f"tasks.{GENERATE}: cannot be served by a cluster; {remedy}")
     except UnbuiltFamily as exc:
         raise CatalogError(str(exc)) from exc
     return model.sie_id

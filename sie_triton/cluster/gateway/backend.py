@@ -95,6 +95,7 @@ class QueueBackend(Backend):
     """Answers requests by many Tritons, through the queue."""
 
     away = "no worker is ready"
+    is_beside_server = False
 
     def __init__(self, settings: Settings, queue: Queue) -> None:
         super().__init__(QueueClient(queue, max_concurrency=MAX_CONCURRENCY, retry=False), QueueConnection(queue))

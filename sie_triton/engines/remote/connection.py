@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
 from time import monotonic_ns
@@ -71,13 +72,7 @@ class EndpointConnection:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _open(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=LIMITS.connect_s),
-            auto_decompress=False,
-            trust_env=False,
-        )
+        return open_session(keeps_alive=True)
 
     async def _in_time(self, question: EndpointRequest) -> bytes:
         patience_s = self._timeout_s if self._has_answered else min(LIMITS.first_s, self._timeout_s)
@@ -86,7 +81,8 @@ class EndpointConnection:
             left_s = min(patience_s, (question.deadline_ns - monotonic_ns()) / 1e9)
         try:
             async with asyncio.timeout(left_s):
-                return await self._repeated(question)
+                with endpoint_errors(self._url):
+                    return await self._repeated(question)
         except TimeoutError as exc:
             if left_s < patience_s:
                 raise DeadlinePassed(f"timeout: passed before {self._url} had answered") from exc
@@ -94,27 +90,12 @@ class EndpointConnection:
 
     async def _repeated(self, question: EndpointRequest) -> bytes:
         """Send the request, and once more if a reused connection was just closed: requests are idempotent."""
-        for is_last in (False, True):
-            try:
-                return await self._post(question)
-            except (ssl.SSLError, aiohttp.ClientSSLError) as exc:
-                raise ModelError(f"{self._url}: the TLS connection failed: {exc}") from exc
-            except aiohttp.ClientConnectorError as exc:
-                raise self._unreachable(reason(exc.os_error)) from exc
-            except aiohttp.ConnectionTimeoutError as exc:
-                raise self._unreachable(f"no connection within {LIMITS.connect_s:g} s") from exc
-            except aiohttp.ClientPayloadError as exc:
-                raise ModelError(f"{self._url}: the response was cut off") from exc
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
-                if is_last:
-                    raise self._unreachable(exc) from exc
-            except (aiohttp.ClientError, ValueError) as exc:
-                raise ModelError(f"{self._url}: the server there does not speak HTTP ({type(exc).__name__})") from exc
-        raise AssertionError
-
-    def _unreachable(self, why: object) -> EndpointAway:
-        message = f"{self._url}: the endpoint does not answer ({why}); retry in {LIMITS.retry_s} s"
-        return EndpointAway(message, retry_after_s=LIMITS.retry_s)
+        try:
+            return await self._post(question)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await self._post(question)
 
     async def _post(self, question: EndpointRequest) -> bytes:
         asked = self._session.post(
@@ -131,6 +112,41 @@ class EndpointConnection:
                 where = f"{self._url}{question.path}"
                 raise failure(where, answer.status, answer.headers.get("Retry-After", ""), bytes(body))
             return bytes(body)
+
+
+def open_session(*, keeps_alive: bool) -> aiohttp.ClientSession:
+    """Return a session for endpoints; without `keeps_alive` each request has a connection of its own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=not keeps_alive),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=LIMITS.connect_s),
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+@contextmanager
+def endpoint_errors(url: str) -> Iterator[None]:
+    """Raise aiohttp's errors as ours: EndpointAway if the endpoint at `url` is unreachable, else ModelError."""
+    try:
+        yield
+    except (ssl.SSLError, aiohttp.ClientSSLError) as exc:
+        raise ModelError(f"{url}: the TLS connection failed: {exc}") from exc
+    except aiohttp.ClientConnectorError as exc:
+        raise _unreachable(url, reason(exc.os_error)) from exc
+    except aiohttp.ConnectionTimeoutError as exc:
+        raise _unreachable(url, f"no connection within {LIMITS.connect_s:g} s") from exc
+    except aiohttp.ClientPayloadError as exc:
+        raise ModelError(f"{url}: the response was cut off") from exc
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
+        raise _unreachable(url, exc) from exc
+    except (aiohttp.ClientError, ValueError) as exc:
+        raise ModelError(f"{url}: the server there does not speak HTTP ({type(exc).__name__})") from exc
+
+
+def _unreachable(url: str, why: object) -> EndpointAway:
+    message = f"{url}: the endpoint does not answer ({why}); retry in {LIMITS.retry_s} s"
+    return EndpointAway(message, retry_after_s=LIMITS.retry_s)
 
 
 def reason(error: OSError) -> str:

@@ -12,9 +12,10 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import SCORE_MODES
-from sie_triton.contract.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
+from sie_triton.contract.spec import ANY_LENGTH, GENERATE, REMOTE, ModelSpec, MuveraConfig, Runtime
 from sie_triton.errors import CatalogError, SIEError, UnbuiltFamily
 from sie_triton.models.catalog.family_keys import family_options, option_names, profile_spec, with_defaults
+from sie_triton.models.catalog.forwarded import check_has_endpoint, contradictions, keys_without_effect
 from sie_triton.models.catalog.names import ModelName
 from sie_triton.models.catalog.options import LORA, Frozen, Loras, ProfileConfig, RuntimeOptions, adapters, extended
 from sie_triton.models.catalog.served import denied, not_needed, refusals, unknown_options, unread, without_effect
@@ -57,10 +58,10 @@ class ModelConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _with_default(cls, given: Any) -> Any:
-        """Take the only profile of a file for its default, and refuse a file for generation in one line."""
+        """Take the only profile of a file for its default, and refuse a file for local generation in one line."""
         tasks, profiles = (given.get(key) if isinstance(given, dict) else None for key in ("tasks", "profiles"))
-        if isinstance(tasks, dict) and tasks.get("generate") is not None:
-            raise ValueError("tasks.generate: models that generate text are not served")
+        if isinstance(tasks, dict) and tasks.get(GENERATE) is not None:
+            check_has_endpoint(profiles)
         if not isinstance(profiles, dict) or len(profiles) != 1 or "default" in profiles:
             return given
         (name,) = profiles
@@ -68,7 +69,10 @@ class ModelConfig(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
-        if [self.hf_id is None, self.weights_path is None, not self.package_backed].count(False) != 1:
+        if (
+            not self.is_forwarded
+            and [self.hf_id is None, self.weights_path is None, not self.package_backed].count(False) != 1
+        ):
             raise ValueError("give exactly one of hf_id, weights_path, package_backed")
         if self.hf_revision is not None and self.hf_id is None:
             raise ValueError("hf_revision: can only be given together with hf_id")
@@ -76,6 +80,8 @@ class ModelConfig(Frozen):
             raise ValueError("profiles: a profile named default is required")
         for name in self.profiles:
             self.profile(name)
+        if self.is_forwarded and (lines := [*contradictions(self.tasks, self._given, self.profile("default"))]):
+            raise ValueError(lines[0])
         return self
 
     def record_source(self, source: Path, reason: str = "") -> "ModelConfig":
@@ -93,7 +99,19 @@ class ModelConfig(Frozen):
         return self._base
 
     @property
+    def is_forwarded(self) -> bool:
+        """True if an endpoint generates text, so that the door forwards requests to it."""
+        return GENERATE in self.verbs
+
+    @property
+    def _given(self) -> Mapping[str, Any]:
+        return {key: getattr(self, key) for key in self.model_fields_set}
+
+    @property
     def weights(self) -> str:
+        """Location of the weights; empty if the model is forwarded."""
+        if self.is_forwarded:
+            return ""
         if self.weights_path is not None:
             return self.located(self.weights_path)
         if self.package_backed:  # the weights are in the family's own package
@@ -139,12 +157,19 @@ class ModelConfig(Frozen):
 
     @property
     def family(self) -> str:
-        """Family of the default profile; CatalogError if its name is unknown, UnbuiltFamily if it is not built yet."""
+        """Family of the default profile, empty if the model is forwarded.
+
+        CatalogError if its name is unknown, UnbuiltFamily if it is not built yet.
+        """
+        if self.is_forwarded:
+            return ""
         return family_of(self.profile("default").adapter_path, f"{self.source}: profiles.default")
 
     @cached_property
     def apart(self) -> Mapping[str, tuple[str, ...]]:
         """Profiles that cannot share the default profile's weights, with the keys in which they differ."""
+        if self.is_forwarded:
+            return {}
         found = {name: tuple(self._differences(name)) for name in self.profiles}
         return {name: keys for name, keys in found.items() if keys}
 
@@ -178,7 +203,7 @@ class ModelConfig(Frozen):
 
     def _variant(self, name: str) -> "ModelConfig":
         source = f"{self.source}: profiles.{name}"
-        fields = {key: getattr(self, key) for key in self.model_fields_set}
+        fields = dict(self._given)
         given = {"sie_id": f"{self.sie_id}.{name}", "profiles": {"default": self.profile(name)}}
         if not (other := self._family(name)) or not family(other).takes_loras:
             fields.pop("loras", None)
@@ -196,6 +221,9 @@ class ModelConfig(Frozen):
         """
         if self._reason:
             return [f"recognised: {self.source}: {self.family}: {self._reason}"]
+        if self.is_forwarded:
+            unread = keys_without_effect(self._given, self.profiles)
+            return [f"warning: {self.source}: {key}: has no effect: the endpoint decides" for key in unread]
         kind = family(self.family)
         lines = [*denied(self.inputs.model_dump(exclude_unset=True), self.family, kind)]
         for name in self.profiles:
@@ -212,6 +240,8 @@ class ModelConfig(Frozen):
 
     def notes(self) -> list[str]:
         """Return notes about keys that only other servers need, each key once."""
+        if self.is_forwarded:
+            return []
         found: dict[str, str] = {}
         for name, each in self._served_profiles().items():
             found |= {line: name for line in not_needed(each) if line not in found}
@@ -299,7 +329,25 @@ class ModelConfig(Frozen):
             log.exception("%s", self.source)
             raise CatalogError(f"{self.source}: cannot be resolved: {first_line(exc)}") from exc
 
+    def _forwarded(self, profile: ProfileConfig, runtime: Runtime) -> ModelSpec:
+        assert profile.endpoint is not None
+        return ModelSpec(
+            model=self.sie_id,
+            weights="",
+            family="",
+            dims={},
+            engine=REMOTE,
+            endpoint=profile.endpoint.resolved(self.hf_id or self.sie_id),
+            inputs=tuple(name for name, is_read in self.inputs if is_read),
+            max_sequence_length=ANY_LENGTH,
+            max_batch_cost=DEFAULT_BATCH_COST,
+            tasks=self.verbs,
+            runtime=runtime,
+        )
+
     def _resolved(self, runtime: Runtime) -> ModelSpec:
+        if self.is_forwarded:
+            return self._forwarded(self.profile("default"), runtime)
         profile, kind = self.profile("default"), family(self.family)
         if reason := kind.not_served.get(self.hf_id or ""):
             raise UnbuiltFamily(f"{self.source}: hf_id: {self.hf_id} is not served by this version: {reason}")

@@ -18,6 +18,8 @@ INDEXES = tuple(f"{pattern}.index.json" for pattern in SAFETENSORS)
 
 def faults(spec: ModelSpec) -> Iterator[str]:
     """Yield a sentence for each reason why requests of the model, or of one of its adapters, would fail."""
+    if spec.is_forwarded:
+        return
     if not spec.weights.startswith(HUB):
         try:
             directory = check_weights(spec)
@@ -63,6 +65,8 @@ def _shards(directory: Path) -> Iterator[Path]:
 
 def doubts(spec: ModelSpec) -> Iterator[str]:
     """Yield a warning if the weights are recognised as a model that lacks tasks or outputs of the model file."""
+    if spec.is_forwarded:
+        return
     try:
         directory = locate(spec.weights, allow_hub=False)
         name, found = family_in(directory)

@@ -110,8 +110,10 @@ def check_dims(config: ModelConfig) -> None:
 
     If the weights are not local, or if recognition reads more than small files, the dims are compared at load time.
     """
+    if config.is_forwarded or config.weights.startswith("hub://"):
+        return
     kind = family(config.family)
-    if config.weights.startswith("hub://") or not kind.recognises_quickly:
+    if not kind.recognises_quickly:
         return
     try:
         directory = locate(config.weights, allow_hub=False)

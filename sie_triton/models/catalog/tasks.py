@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, TASKS
+from sie_triton.contract.spec import GENERATE
 from sie_triton.contract.tensors import TEXT
 from sie_triton.models.catalog.options import Frozen
 
@@ -42,5 +43,5 @@ class Encodes(Frozen):
     encode: EncodeConfig | None = None
 
 
-_verbs: dict[str, Any] = {task: (Plain | None, None) for task in TASKS if task != "encode"}
+_verbs: dict[str, Any] = {task: (Plain | None, None) for task in (*TASKS, GENERATE) if task != "encode"}
 Tasks = create_model("Tasks", __base__=Encodes, **_verbs)

@@ -125,6 +125,14 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
     return lowering(tokenizer) if files.do_lower_case else tokenizer
 
 
+def read_whole(directory: Path) -> tokenizers.Tokenizer:
+    """Read the tokenizer of a model directory, which truncates nothing. Raise LoadError if that fails."""
+    files = TextFiles.read(directory)
+    tokenizer = read_tokenizer(files, files.max_sequence_length)
+    tokenizer.no_truncation()
+    return tokenizer
+
+
 def lowering(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Make `tokenizer` lowercase texts first unless it does so in any step, as in the library, and return it."""
     if "Lowercase(" in repr(tokenizer.normalizer):

@@ -29,6 +29,9 @@ def write_repository(
     specs = specs_of(settings, found.models, runtime)
     warnings = [line for model in found.models for line in model.warnings()]
     warnings += [f"not served: {line}" for problem in found.problems.values() for line in problem.splitlines()]
+    forwarded = "a door forwards its requests, which sie-triton serve starts"
+    warnings += [f"not rendered: {spec.model}: {forwarded}" for spec in specs if spec.is_forwarded]
+    specs = rendered(specs)
     with tempfile.TemporaryDirectory() as scratch:
         built = build_hook(Path(scratch)) if hook else None
         render(directory, specs, checked_options(settings, [spec.model for spec in specs]), built)
@@ -38,7 +41,7 @@ def write_repository(
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """Return the differences between `directory` and a fresh rendering."""
-    specs = specs_of(settings, selected(settings, names).models, None)
+    specs = rendered(specs_of(settings, selected(settings, names).models, None))
     return check(directory, specs, checked_options(settings, [spec.model for spec in specs]))
 
 
@@ -75,6 +78,11 @@ def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime
     for model in models:
         check_dims(model)
     return specs
+
+
+def rendered(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
+    """Return the models with ensembles."""
+    return [spec for spec in specs if not spec.is_forwarded]
 
 
 def checked_options(settings: Settings, served: Sequence[str]) -> RenderOptions:

@@ -33,6 +33,7 @@ from sie_triton.pipeline.render.known import find_mentioned, list_known
 from sie_triton.pipeline.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.pipeline.render.unloadable import causes, warnings_of
 from sie_triton.pipeline.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
+from sie_triton.records.known_file import FORWARDED, KnownFile, write_known
 from sie_triton.records.repository_lock import locked
 from sie_triton.records.serving_file import (
     CONFLICT,
@@ -81,7 +82,8 @@ class Refused(Exception):
 class Refresh:
     """Scan of a server's model files; holds its result until `write`.
 
-    `unloadable` names the models whose requests would fail at present; only the first scan fills it.
+    `models` have ensembles; `forwarded` are the specifications of those whose requests the door forwards, as JSON, by
+    name. `unloadable` names the models whose requests would fail at present; only the first scan fills it.
     """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
@@ -94,6 +96,9 @@ class Refresh:
         hook = serving.data_dir / HOOK_NAME
         self._hook = hook if hook.exists() else None
         self._served: dict[str, Served] = {}
+        before = KnownFile(serving.data_dir, FORWARDED).specs() or {}
+        self._forwarded_before = {name: spec for name, spec in before.items() if name in serving.models}
+        self.forwarded: dict[str, str] = {}
         self._forgotten: tuple[str, ...] = ()
         self._revision = serving.revision
 
@@ -111,9 +116,9 @@ class Refresh:
         )
         asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]
         specs_of(settings, asked if serving.names else [], settings.runtime)
-        checked_options(settings, [model.sie_id for model in chosen.models])
+        checked_options(settings, [model.sie_id for model in chosen.models if not model.is_forwarded])
         self._render(chosen, revision=0)
-        if self.outcome.problems and not self.models:
+        if self.outcome.problems and not self._served:
             raise CatalogError("\n".join(self.outcome.problems.values()))
 
     def run(self) -> None:
@@ -129,7 +134,7 @@ class Refresh:
             also=(*sorted(self.settings.preloaded), *serving.mentioned),
         )
         self._render(chosen, revision=serving.revision + 1)
-        self._remove({triton_name(name) for name in self._served})
+        self._remove()
 
     def add(self, text: bytes) -> None:
         """Store a model file among the added ones; raise Refused if it cannot be served."""
@@ -177,14 +182,15 @@ class Refresh:
         self._render(chosen, revision=self.serving.revision + 1)
         mentioned = (*self.serving.mentioned, *(model.sie_id for model in chosen.models))
         self.serving = self.serving.updated(mentioned=mentioned)
-        self._remove({triton_name(name) for name in self._served})
+        self._remove()
 
     def _forget(self, names: Sequence[str]) -> None:
         left = tuple(name for name in self.serving.mentioned if name not in names)
         self.serving = self.serving.updated(mentioned=left)
 
     def write(self) -> None:
-        """Write the result of the scan to serving.json."""
+        """Write the result of the scan to forwarded.json and serving.json."""
+        write_known(self.serving.data_dir, self.forwarded, FORWARDED)
         self.serving = self.serving.updated(
             models=self._served, problems=self.outcome.problems, revision=self._revision
         )
@@ -210,9 +216,10 @@ class Refresh:
                 chosen.problems[model.source] = str(exc)
                 kept.add(model.sie_id)
             else:
-                self.models.append(model)
+                self.models += [] if model.is_forwarded else [model]
                 self.outcome.warnings += model.warnings()
         self._served |= {name: each for name, each in self.serving.models.items() if name in kept}
+        self.forwarded |= {name: spec for name, spec in self._forwarded_before.items() if name in kept}
 
     def _render_one(self, model: ModelConfig, revision: int) -> None:
         specs = specs_of(self.settings, [model], self.settings.runtime)
@@ -221,6 +228,9 @@ class Refresh:
         name, repository = triton_name(model.sie_id), self.serving.repository
         found, before = rendered_revision(repository, name), self.serving.models.get(model.sie_id)
         changed_at = datetime.now(UTC).isoformat(timespec="seconds")
+        if specs[0].is_forwarded:
+            self._forward(specs[0], Served(model.source, changed_at))
+            return
         if found is not None and is_current(repository, specs[0], self._options, found):
             changed_at = before.changed_at if before else changed_at
         else:
@@ -232,6 +242,15 @@ class Refresh:
         loras = specs[0].loras if model_of(specs[0]).takes_loras else None
         self._served[model.sie_id] = Served(model.source, changed_at, loras)
 
+    def _forward(self, spec: ModelSpec, served: Served) -> None:
+        name, before = spec.model, self.serving.models.get(spec.model)
+        self.forwarded[name] = spec.to_json()
+        if before and self.forwarded[name] == self._forwarded_before.get(name):
+            served = before
+        else:
+            (self.outcome.changed if before else self.outcome.added).append(triton_name(name))
+        self._served[name] = served
+
     def _check_key(self, model: ModelConfig, spec: ModelSpec) -> None:
         try:
             if spec.endpoint is not None:
@@ -239,12 +258,16 @@ class Refresh:
         except ValueError as exc:
             raise CatalogError(f"{model.source}: {exc}") from exc
 
-    def _remove(self, wanted: set[str]) -> None:
+    def _remove(self) -> None:
+        """Remove the ensembles of the models that are served no longer, or forwarded now."""
+        wanted = set(map(triton_name, self._served.keys() - self.forwarded.keys()))
+        gone = self._forwarded_before.keys() - self._served.keys()
+        self.outcome.removed += sorted(map(triton_name, gone))
         of_tasks = tuple(f"-{task}" for task in TASKS)
         for name in all_ensembles(self.serving.repository):
             if not name.endswith(of_tasks) and name not in wanted:
                 remove(self.serving.repository, name)
-                self.outcome.removed.append(name)
+                self.outcome.removed += [] if name in map(triton_name, self.forwarded) else [name]
 
 
 def start(settings: Settings, names: Sequence[str]) -> Refresh:
@@ -310,7 +333,7 @@ def _check_weights(model: ModelConfig, spec: ModelSpec) -> None:
 
     Weights from the hub are fetched with the first load.
     """
-    if not spec.weights.startswith("hub://"):
+    if not spec.is_forwarded and not spec.weights.startswith("hub://"):
         try:
             locate(spec.weights, allow_hub=False)
         except LoadError as exc:

@@ -34,6 +34,7 @@ from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.records.other_models import OtherModels
 from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import StatusReader, StatusWriter
+from sie_triton.records.tokenizer_links import publish_tokenizer
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.file_locks import LockFile
 from sie_triton.system.telemetry.spans import recorded
@@ -136,6 +137,7 @@ class Preprocess(ColdStage[Processor]):
                 cache=cache_of(spec.runtime),
             )
             directory = with_tokenizers(spec, origin, self.status.directory, report_progress)
+        publish_tokenizer(self.status.directory, spec, directory)
         # Image memory is shared by the processes that share the directory.
         shared = replace(spec, runtime=replace(spec.runtime, status_dir=str(self.status.directory)))
         with naming(origin, directory):

@@ -18,6 +18,7 @@ from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.records.known_file import FORWARDED, write_known
 from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
 from sie_triton.records.status import RESIDENT
 from sie_triton.settings import Settings, read_settings
@@ -337,7 +338,9 @@ def test_load_serves_a_known_model(door, mentioned):
 
 
 def test_models_come_with_their_files_and_problems(door, controller, child):
-    served = {"org/a": Served("/m/a.yaml", "2026-01-01T00:00:00+00:00")}
+    since = "2026-01-01T00:00:00+00:00"
+    served = {"org/a": Served("/m/a.yaml", since), "org/chat": Served("/m/c.yaml", since)}
+    write_known(controller.changes._data_dir, {"org/chat": "{}"}, FORWARDED)
     files = Serving((), {"data_dir": str(door.data_dir)}, "/", models=served, problems={"/m/b.yaml": "not valid YAML"})
     stage(controller, "org__a", child.pid)
     wait_for(lambda: "org__a" in controller.models)
@@ -345,13 +348,14 @@ def test_models_come_with_their_files_and_problems(door, controller, child):
     controller.changes._due = math.inf
     answer = ask(door, "/v1/models")
     assert answer["problems"] == {"/m/b.yaml": "not valid YAML"}
+    assert answer["forwarded"] == {"org/chat": "/m/c.yaml"}
     assert {name: answer["models"][0][name] for name in ("model", "source", "changed_at")} == {
         "model": "org/a",
         "source": "/m/a.yaml",
         "changed_at": "2026-01-01T00:00:00+00:00",
     }
     listed = CliRunner().invoke(cli, ["models", "ls", "--controller-port", str(door.controller_port)])
-    assert listed.stdout.split() == ["org/a", "cold", "/m/a.yaml"]
+    assert listed.stdout.split() == ["org/a", "cold", "/m/a.yaml", "org/chat", "forwarded", "/m/c.yaml"]
     assert listed.stderr == "not served: not valid YAML\n"
     assert answer["unserved"] == {"b": "not valid YAML"}
     text = "b is not served (not valid YAML); served models: org/a\n"

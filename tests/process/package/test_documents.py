@@ -135,9 +135,10 @@ def test_every_key_of_a_model_file_is_described():
 
 def test_the_examples_of_model_files():
     examples = re.findall(r"```yaml\n(.*?)```", MODEL_FILES.read_text(), re.DOTALL)
-    near, far = (ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()) for example in examples)
+    near, far, chat = (ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()) for example in examples)
     assert (near.dims, near.engine) == ({"dense": 384}, "torch")
     assert (far.dims, far.engine) == ({"dense": 4096}, "remote")
+    assert (chat.is_forwarded, chat.endpoint.api_key_env) == (True, "VLLM_KEY")
 
 
 def messages_of(page: str) -> list[str]:

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "models": {"checkpoints", "contract", "engines", "records", "settings", "system"},
     "pipeline": {"checkpoints", "contract", "engines", "models", "records", "settings", "system"},
     "controller": {"contract", "http", "models", "records", "settings", "system"},
-    "doors": {"client", "contract", "http", "models", "records", "settings", "system"},
+    "doors": {"client", "contract", "engines", "http", "models", "records", "settings", "system"},
     "server": {"contract", "doors", "engines", "models", "pipeline", "records", "settings", "system"},
     "cluster": {
         "client",

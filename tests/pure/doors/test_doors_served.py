@@ -13,6 +13,8 @@ from tests.support.stages import spec
 class Backend:
     """Backend of a door that serves one model."""
 
+    is_beside_server = True
+
     def __init__(self) -> None:
         self.spec = spec(max_sequence_length=128)
         self.num_asked = 0

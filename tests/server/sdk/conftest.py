@@ -25,7 +25,7 @@ from tests.support.sdk import python
 
 PACKAGE = "sie-sdk==0.10.1"
 WARM, COLD, GONE = "test/warm", "test/cold", "test/gone"
-DENSE, RERANKER = "test/far", "test/far-reranker"
+DENSE, RERANKER, CHAT = "test/far", "test/far-reranker", "test/far-chat"
 KEY = "TEST_FAR_KEY"
 QWEN3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
 
@@ -79,18 +79,20 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
     (root / "models").mkdir()
     settings = fresh_settings(root)
     dense, key = {"encode": {"dense": {"dim": 64, "scales": True}}}, {"api_key_env": KEY}
-    with Endpoint(last_states(decoder), next_tokens(judge)) as endpoint:
+    with Endpoint(last_states(decoder), next_tokens(judge)) as endpoint, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY, "secret")
         files = {
             **{name: endpoint.model_file(name, small, "sentence_transformer", dense) for name in (WARM, COLD)},
             GONE: model_file(GONE, root / "nothing", "sentence_transformer", dense),
             DENSE: endpoint.model_file(DENSE, small, "sentence_transformer", dense, **key),
             RERANKER: endpoint.model_file(RERANKER, small_judge, "llm_reranker", {"score": {}}, QWEN3, **key),
+            CHAT: endpoint.chat_file(CHAT, **key),
         }
         for name, content in files.items():
             (root / "models" / f"{triton_name(name)}.yaml").write_text(content)
         flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", "--device=cpu"]
         ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
-        with started(*flags, *port_flags(ports), **{KEY: "secret"}) as process, opened(settings) as door:
+        with started(*flags, *port_flags(ports)) as process, opened(settings) as door:
             found = Provoked(settings, endpoint, door, process, decoder)
             with found.client() as client:
                 client.encode(WARM, "loaded")

@@ -192,7 +192,7 @@ def test_a_profile_of_sglang_alone_is_not_served():
 
 
 def test_a_model_that_generates_text_is_refused_in_one_line():
-    with pytest.raises(CatalogError, match=r"^new\.yaml: .*generate text are not served$") as caught:
+    with pytest.raises(CatalogError, match=r"^new\.yaml: tasks\.generate: this server computes no text") as caught:
         loaded({"tasks": {"generate": {}}, "profiles.default.kv_budget_tokens": 7, "profiles.default.grammar": "x"})
     assert "\n" not in str(caught.value)
 
