@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
+from sie_triton.contract.tensors import CHUNKS, LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.errors import SIEError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.pipeline.stages.checks import check_computed, widths_of
@@ -50,6 +50,7 @@ class Postprocess:
         self._received = Messages.from_inference(self._model, seal)
         self._is_ours, self._widths = spec.family in FAMILIES, widths_of(self._model)
         self._verbs = [VERBS[task] for task in spec.tasks]
+        self._gives_chunks = any(CHUNKS in verb.outputs(self._model) for verb in self._verbs)
         self._answering = {verb.name: verb.answering(self._model) for verb in self._verbs}
         self._log = RequestLog(spec.model)
 
@@ -140,11 +141,13 @@ class Postprocess:
 
     def _outputs(self, arrived: Arrived, started_ns: int) -> Outputs:
         outputs = self._answering[arrived.context.verb.name].outputs(arrived.computed)
-        also = {
+        also: Rows = {
             TOKEN_COUNT.name: arrived.lengths,
             TRUNCATED.name: _marked(arrived.context.truncated, len(arrived.lengths)),
             TIMING_MS.name: timing_ms(arrived.context, started_ns),
         }
+        if self._gives_chunks:
+            also[CHUNKS.name] = np.array(arrived.context.chunks, np.int32).reshape(-1, 3)
         return {**outputs, **also, **(_pages(arrived.context) if self._model.reads_pages else {})}
 
 
