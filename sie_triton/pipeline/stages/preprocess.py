@@ -13,6 +13,7 @@ from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.models.families import family, load_processor, model_of
+from sie_triton.models.families.shared.token_pooling import check_poolable
 from sie_triton.models.inputs import KIND_OF, Processor, kind_of
 from sie_triton.models.inputs.chunks import Chunking, Splitter
 from sie_triton.models.inputs.features import to_tensors, truncated
@@ -320,6 +321,7 @@ class Preprocess(ColdStage[Processor]):
         lengths = self._model.lengths_of(features)
         if not lengths.all():
             check_read(reading.parts, lengths.tolist())
+        check_poolable(reading.parts, features, context.options)
         cost = min(int(self._cost(lengths).sum()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()

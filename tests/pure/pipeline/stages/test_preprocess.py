@@ -1,10 +1,13 @@
 """The preprocess stage through its public interface, with a real tokenizer."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, ModelError, SIEError
+from sie_triton.models.families.shared import token_pooling
 from sie_triton.models.inputs import KINDS
 from sie_triton.models.inputs.prompt import Prompt, Question
 from sie_triton.models.inputs.request_parts import Framed, is_bulk
@@ -150,6 +153,25 @@ def test_only_encode_splits_texts(scorer):
     (refused,) = run(scorer, [asked("score", {"chunk_tokens": 16}, query=["who?"], text=["I"])])
     assert isinstance(refused, InputError)
     assert refused.field == "chunk_tokens"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"pool_factor": 2.0}, "text[1]"),
+        ({"pool_factor": 1, "num_protected_tokens": 3}, None),
+        ({"pool_factor": 0.5}, "pool_factor"),
+        ({"num_protected_tokens": 3}, "num_protected_tokens"),
+        ({"pool_factor": 2.0, "is_query": True}, None),
+    ],
+)
+def test_only_documents_of_some_length_are_pooled(tmp_path, minilm_directory, parameters, field):
+    changes = {"family": "bge_m3", "dims": {"multivector": 2}, "max_sequence_length": 256}
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
+    with patch.object(token_pooling, "MAX_TOKENS", 9):
+        (answer,) = run(stage, [asked("encode", parameters, text=["a", "many a word " * 9])])
+    assert (answer.field if isinstance(answer, InputError) else None) == field
+    stage.close()
 
 
 def test_the_query_is_appended_and_counted_in_the_cost(scorer):
