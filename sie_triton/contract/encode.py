@@ -127,6 +127,7 @@ class Vectors(Answering):
         spec = model.spec
         self._model = model
         self._declared = {name: _declared(output, name in spec.scaled) for name, output in model.outputs.items()}
+        self._splits = splits_texts(model)
         self._muvera = Muvera(spec.muvera, spec.dims[MULTIVECTOR.name]) if spec.muvera is not None else None
 
     def prepare(self, requests: Sequence[Computed]) -> None:
@@ -150,6 +151,8 @@ class Vectors(Answering):
             tensors = self._transformed(output, request) if name in wanted else {}
             for tensor in self._declared[name]:
                 outputs[tensor.name] = tensors[tensor.name] if tensor.name in tensors else tensor.empty()
+        if self._splits:
+            outputs[CHUNKS.name] = request.tensors.get(CHUNKS.name, CHUNKS.empty())
         return outputs
 
     def _add_muvera(self, muvera: Muvera, group: Sequence[Computed], is_query: bool) -> None:

@@ -50,7 +50,6 @@ class Postprocess:
         self._received = Messages.from_inference(self._model, seal)
         self._is_ours, self._widths = spec.family in FAMILIES, widths_of(self._model)
         self._verbs = [VERBS[task] for task in spec.tasks]
-        self._gives_chunks = any(CHUNKS in verb.outputs(self._model) for verb in self._verbs)
         self._answering = {verb.name: verb.answering(self._model) for verb in self._verbs}
         self._log = RequestLog(spec.model)
 
@@ -107,7 +106,9 @@ class Postprocess:
             if not self._is_ours:  # another package's adapter may be wrong
                 check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
             of_items = verb.token_count(lengths, context.num_items, tensors)
-            return Arrived(context, Computed(context.options, {**tensors, **self._passed_on(request, verb)}), of_items)
+            chunks = {CHUNKS.name: np.array(context.chunks, np.int32)} if context.chunks else {}
+            every = {**tensors, **chunks, **self._passed_on(request, verb)}
+            return Arrived(context, Computed(context.options, every), of_items)
         except SIEError as exc:
             return exc
         except Exception as exc:
@@ -141,13 +142,11 @@ class Postprocess:
 
     def _outputs(self, arrived: Arrived, started_ns: int) -> Outputs:
         outputs = self._answering[arrived.context.verb.name].outputs(arrived.computed)
-        also: Rows = {
+        also = {
             TOKEN_COUNT.name: arrived.lengths,
             TRUNCATED.name: _marked(arrived.context.truncated, len(arrived.lengths)),
             TIMING_MS.name: timing_ms(arrived.context, started_ns),
         }
-        if self._gives_chunks:
-            also[CHUNKS.name] = np.array(arrived.context.chunks, np.int32).reshape(-1, 3)
         return {**outputs, **also, **(_pages(arrived.context) if self._model.reads_pages else {})}
 
 
