@@ -95,10 +95,10 @@ def test_prompts_are_those_of_the_processor(tmp_path, directory):
     """The files of the processor are obeyed: with another prefix, vectors are others."""
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    asked = {"query_prefix": "Query: ", "visual_prompt_prefix": "<|image_pad|> a", "visual_prompt_suffix": ""}
+    asked = {"query_prefix": "Query: do", "visual_prompt_prefix": "<|image_pad|> a", "visual_prompt_suffix": ""}
     (tmp_path / "processor_config.json").write_text(json.dumps(asked))
     served, reference = Served("colqwen3", tmp_path, **OPTIONS), Library(tmp_path)
-    (found,) = vectors_of(served.encode(["dogs"]))
+    (found,) = vectors_of(served.encode([" gs\n"]))
     assert same(found, reference(reference.tokenizer("Query: dogs" + "[PAD]" * 10)["input_ids"], {}))
     (tmp_path / "processor_config.json").write_text(json.dumps({**asked, "visual_prompt_prefix": "none"}))
     with pytest.raises(LoadError, match="exactly once"):

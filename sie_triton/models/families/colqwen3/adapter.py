@@ -1,6 +1,7 @@
 """ColQwen3's weights; its forward pass is ColQwen2's."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQw
     projection = Checkpoint(directory, engine.dtype, engine.device, PROJECTION).fill(layer, PROJECTION)
     # Names and shapes of the other weights are those of Qwen3-VL.
     weights = Checkpoint(directory, engine.dtype, engine.device, VLM)
-    vlm = engine.load_part({**files.vlm.values, "model_type": QWEN}, weights, VLM)
+    vlm: Any = engine.load_part({**files.vlm.values, "model_type": QWEN}, weights, VLM)
     encoder = engine.language_model(vlm.language_model)
     engine.settle(encoder)
     vision = engine.prepared(PatchTower(vlm.visual, plan))

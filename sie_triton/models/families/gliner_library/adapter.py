@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +33,9 @@ class GlinerLibraryAdapter(Adapter):
         super().__init__(Encoder(), limits={READ.name: MOST_READ})
         self.weights_bytes = sum(each.numel() * each.element_size() for each in model.model.parameters())
         self._model = model
-        self._finds_relations = getattr(model.config, "relations_layer", None) is not None
-        if self._finds_relations:
+        # Arguments for entities alone.
+        self._alone = {"return_relations": False} if finds_relations(model) else {}
+        if finds_relations(model):
             bound_candidates(model.model)
         self.sample = _sample
 
@@ -58,43 +60,61 @@ class GlinerLibraryAdapter(Adapter):
         text, labels, thresholds = asked
         if not text.strip():
             return LibraryResults([], [])
-        own = np.array([np.nan if each is None else each for each in thresholds], np.float32)
-        least = least_scores(own, options)
-        by, wanted = choice(options), relation_labels(options)
-        arguments = {
-            "threshold": float(least.min(initial=least_score(options))),
-            "flat_ner": by["flat"],
-            "multi_label": by["multi_label"],
-        }
-        least_of = {each.read: least_score(options) if each.threshold is None else each.threshold for each in wanted}
-        if wanted:
-            arguments |= {"relations": list(least_of), "relation_threshold": min(least_of.values())}
-            (found,), (related,) = self._model.inference([text], labels, **arguments)
-        else:
-            arguments |= {"return_relations": False} if self._finds_relations else {}
-            (found,), related = self._model.inference([text], labels, **arguments), []
+        wanted = relation_labels(options)
+        least = least_scores(_numbers(thresholds), options)
+        least_of_relations = least_scores(_numbers([each.threshold for each in wanted]), options)
+        read = [each.read for each in wanted]
+        found, related = self._inferred(text, labels, read, options, least, least_of_relations)
         numbers = [labels.index(each["label"]) for each in found]
         is_kept = [each["score"] >= least[number] for each, number in zip(found, numbers, strict=True)]
-        entities = [
-            ((each["start"], each["end"], number), each["score"])
-            for each, number, keep in zip(found, numbers, is_kept, strict=True)
-            if keep
-        ]
+        spans = [(each["start"], each["end"], number) for each, number in zip(found, numbers, strict=True)]
+        entities = [(span, each["score"]) for span, each in compress(zip(spans, found, strict=True), is_kept)]
         relations = [
-            (_relation(each, list(least_of).index(each["relation"])), each["score"])
+            (_relation(each, read.index(each["relation"])), each["score"])
             for each in related
-            if each["score"] >= least_of[each["relation"]]
-            and is_kept[each["head"]["entity_idx"]]
-            and is_kept[each["tail"]["entity_idx"]]
+            if each["score"] >= least_of_relations[read.index(each["relation"])]
+            and all(is_kept[each[side]["entity_idx"]] for side in ("head", "tail"))
         ]
         return LibraryResults(entities, relations)
+
+    def _inferred(
+        self,
+        text: str,
+        labels: Sequence[str],
+        relations: Sequence[str],
+        options: Mapping[str, ParameterValue],
+        least: Floats,
+        least_of_relations: Floats,
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the library's entities and relations, from the lowest thresholds of their labels up."""
+        by, usual = choice(options), least_score(options)
+        arguments: dict[str, Any] = {"flat_ner": by["flat"], "multi_label": by["multi_label"]}
+        arguments["threshold"] = float(least.min(initial=usual))
+        if relations:
+            arguments |= {"relations": relations, "relation_threshold": float(least_of_relations.min())}
+            (found,), (related,) = self._model.inference([text], labels, **arguments)
+            return found, related
+        (found,) = self._model.inference([text], labels, **arguments, **self._alone)
+        return found, ()
+
+
+Row = tuple[tuple[int, ...], float]
 
 
 class LibraryResults(NamedTuple):
     """Entities and relations of one text: the row of each, as in SPANS and RELATIONS, and its score."""
 
-    entities: list[tuple[tuple[int, ...], float]]
-    relations: list[tuple[tuple[int, ...], float]]
+    entities: Sequence[Row]
+    relations: Sequence[Row]
+
+
+def _numbers(thresholds: Sequence[float | None]) -> Floats:
+    """Return thresholds, NaN for None."""
+    return np.array([np.nan if each is None else each for each in thresholds], np.float32)
+
+
+def finds_relations(model: Any) -> bool:
+    return getattr(model.config, "relations_layer", None) is not None
 
 
 def _relation(found: Mapping[str, Any], label: int) -> tuple[int, ...]:
@@ -103,7 +123,7 @@ def _relation(found: Mapping[str, Any], label: int) -> tuple[int, ...]:
     return (head["entity_idx"], tail["entity_idx"], *places, label)
 
 
-def _together(found: Sequence[Sequence[tuple[tuple[int, ...], float]]], width: int) -> tuple[Ints, Floats, Ints]:
+def _together(found: Sequence[Sequence[Row]], width: int) -> tuple[Ints, Floats, Ints]:
     """Return the rows of all texts, their scores, and the number of rows of each text."""
     rows = [each for of_text in found for each in of_text]
     values = np.array([row for row, _ in rows], np.int32).reshape(-1, width)
