@@ -20,7 +20,7 @@ PAGES = Parameter(
     str,
     max_characters=1000,
     for_prompt=True,
-    doc="pages to read of images that are PDFs, as in 1-3,8 or 5-; each page becomes an item; default: all",
+    doc="pages of PDFs to read, as in 1-3,8 or 5-, each an item; default: all",
 )
 
 TRUNCATION_SIDE = Parameter(

@@ -105,6 +105,9 @@ def test_prompts_are_those_of_the_processor(tmp_path, directory):
         Served("colqwen3", tmp_path, **OPTIONS)
 
 
-def test_images_have_at_most_the_tokens_of_the_authors_processor(ours):
-    (found,) = vectors_of(ours.encode([{"image": saved(picture(2400, 1800, seed=3))}]))
+def test_images_have_at_most_the_tokens_of_the_authors_processor(ours, directory):
+    item = {"image": saved(picture(2400, 1800, seed=3))}
+    (found,) = vectors_of(ours.encode([item]))
     assert 1100 < len(found) <= 1280 + 20
+    compact = Served("colqwen3", directory, options={"max_num_visual_tokens": 300}, **OPTIONS)
+    assert 250 < len(vectors_of(compact.encode([item]))[0]) <= 300 + 20

@@ -119,7 +119,9 @@ def assert_same_relations(ours, theirs):
     assert related(ours) == pytest.approx(related(theirs), abs=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"threshold": 0.45}, {"threshold": 0.5, "flat_ner": False}])
+@pytest.mark.parametrize(
+    "options", [{"threshold": 0.45, "relation_threshold": 0.8}, {"threshold": 0.5, "flat_ner": False}]
+)
 def test_relations_are_those_of_the_library(relating, options):
     library, directory = relating
     ours, num_found = Extractor("gliner_library", directory), 0

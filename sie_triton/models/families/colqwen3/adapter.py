@@ -11,7 +11,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.models.families.colqwen2.adapter import ColQwen2Adapter
-from sie_triton.models.families.colqwen3 import plan_of, read
+from sie_triton.models.families.colqwen3 import ColQwen3Options, plan_of, read
 from sie_triton.models.families.colqwen3.processor import load_processor
 from sie_triton.models.families.qwen3_vl_embedding import MODEL_TYPE as QWEN
 from sie_triton.models.families.shared.pages import PAGE
@@ -22,7 +22,7 @@ VLM, PROJECTION = "vlm.model.", "embedding_proj_layer."
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
     files = read(directory)
-    plan = plan_of(files)
+    plan = plan_of(files, ColQwen3Options.of(spec))
     page = load_processor(spec, directory).page(*patched_size(*PAGE, plan))
     layer = torch.nn.Linear(files.text.integer("hidden_size", least=1), files.dim, device="meta")
     projection = Checkpoint(directory, engine.dtype, engine.device, PROJECTION).fill(layer, PROJECTION)

@@ -6,7 +6,7 @@ from pathlib import Path
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.colqwen2.processor import page_processor
-from sie_triton.models.families.colqwen3 import plan_of, read
+from sie_triton.models.families.colqwen3 import ColQwen3Options, plan_of, read
 from sie_triton.models.families.shared.pages.processor import AUGMENTATION, PageProcessor
 
 # The default prompt before and behind an image.
@@ -26,4 +26,4 @@ def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
     settings, pad = files.settings, special_token(directory, "pad_token")
     prompt = settings.text("visual_prompt_prefix", BEFORE_IMAGE) + settings.text("visual_prompt_suffix", BEHIND_IMAGE)
     around = (settings.text("query_prefix", ""), pad * AUGMENTATION)
-    return page_processor(spec, files, plan_of(files), prompt, around, ColQwen3Processor)
+    return page_processor(spec, files, plan_of(files, ColQwen3Options.of(spec)), prompt, around, ColQwen3Processor)

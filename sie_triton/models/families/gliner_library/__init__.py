@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from sie_triton.contract import Extraction, Findings, Label, ParameterValue, Rows
+from sie_triton.contract import Extraction, Findings, Label, Parameter, ParameterValue, Rows
 from sie_triton.contract.spec import ANY_LENGTH
 from sie_triton.contract.tensors import READ, Tensor
 from sie_triton.models.families.base import Family
@@ -28,6 +28,10 @@ PACKAGES = "gliner torch"
 
 CONFIG = "gliner_config.json"
 
+RELATION_THRESHOLD = Parameter(
+    "relation_threshold", float, minimum=0, maximum=1, doc="minimum score of a relation; default: threshold"
+)
+
 
 def relation_labels(options: Mapping[str, ParameterValue]) -> tuple[Label, ...]:
     """Return the relations that a request asks for; InputError if the parameter is not as it must be."""
@@ -43,7 +47,7 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 class GlinerLibrary(Family):
     extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS, RELATIONS, RELATION_SCORES), findings, "required")
     features = (READ, ASKED)
-    parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT, RELATION_LABELS)
+    parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT, RELATION_LABELS, RELATION_THRESHOLD)
     engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}
     environment = "gliner"
     files = (CONFIG,)

@@ -18,7 +18,7 @@ from sie_triton.engines.base import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliner import choice
-from sie_triton.models.families.gliner_library import ASKED, PACKAGES, relation_labels
+from sie_triton.models.families.gliner_library import ASKED, PACKAGES, RELATION_THRESHOLD, relation_labels
 from sie_triton.models.families.gliner_library.candidates import bound_candidates
 from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS
 from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
@@ -62,7 +62,8 @@ class GlinerLibraryAdapter(Adapter):
             return LibraryResults([], [])
         wanted = relation_labels(options)
         least = least_scores(_numbers(thresholds), options)
-        least_of_relations = least_scores(_numbers([each.threshold for each in wanted]), options)
+        usual = float(options.get(RELATION_THRESHOLD.name, least_score(options)))
+        least_of_relations = _numbers([usual if each.threshold is None else each.threshold for each in wanted])
         read = [each.read for each in wanted]
         found, related = self._inferred(text, labels, read, options, least, least_of_relations)
         numbers = [labels.index(each["label"]) for each in found]

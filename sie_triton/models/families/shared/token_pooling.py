@@ -31,7 +31,7 @@ NUM_PROTECTED_TOKENS = Parameter(
     int,
     minimum=0,
     maximum=MAX_TOKENS,
-    doc="first vectors that pool_factor leaves as they are; default: 1",
+    doc="first vectors that pool_factor leaves; default: 1",
 )
 TOKEN_POOLING = (POOL_FACTOR, NUM_PROTECTED_TOKENS)
 
