@@ -39,7 +39,7 @@ def table(record: Record) -> Table:
 
 
 def rows(record: Record) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, shape and first values of each output; of a PDF, for each page.
+    """Yield the name, shape and first values of each output; for each page of a PDF, or chunk of a text.
 
     >>> list(rows({"dense": np.array([0.5, -0.25], np.float32), "token_count": 3, "truncated": True}))
     [('dense', '2 × float32', '0.5000  -0.2500'), ('truncated', '3 tokens', 'the rest of the text was not read')]
@@ -49,6 +49,9 @@ def rows(record: Record) -> Iterator[tuple[str, str, str]]:
         return
     for page in record.get("pages", ()):
         yield from ((f"page {page['page']} {name}", about, values) for name, about, values in rows(page))
+    for chunk in record.get("chunks", ()):
+        place = f"{chunk['start']}:{chunk['end']}"
+        yield from ((f"{place} {name}", about, values) for name, about, values in rows(chunk))
     for name, value in record.items():
         if isinstance(value, np.ndarray):
             yield name, shape(value), first_values(value)

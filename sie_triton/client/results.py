@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sie_triton.client.types import EncodeResult, ExtractResult, ItemLike, ScoreEntry, ScoreResult, SparseVector, Timing
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import (
+    CHUNKS,
     EXTRACTION,
     NUM_PAGES,
     PAGE_NUMBERS,
@@ -38,6 +39,7 @@ OF_CONTRACT = frozenset(
         *output.tensors,
         output.quantized,
         output.scales,
+        CHUNKS,
         NUM_PAGES,
         PAGE_NUMBERS,
         TOKEN_COUNT,
@@ -126,19 +128,34 @@ def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractRes
 
 
 def of_items(response: Any, items: Sequence[ItemLike], rows: Sequence[Any]) -> list[Any]:
-    """Convert results of rows to results of items with their ids; the result of a PDF contains those of its pages."""
+    """Convert results of rows to results of items with their ids.
+
+    The result of a PDF contains those of its pages, that of a text that was split those of its chunks.
+    """
     results, start = [], 0
-    for item, numbers in zip(items, pages_of(response, len(items)), strict=True):
-        of_item = rows[start : start + max(1, len(numbers))]
+    kind, places = _places(response, len(items))
+    for item, places_of_item in zip(items, places, strict=True):
+        of_item = rows[start : start + max(1, len(places_of_item))]
         start += len(of_item)
-        if numbers:
-            pages = [{**row, "page": number} for row, number in zip(of_item, numbers, strict=True)]
-            result = {"pages": pages, "token_count": sum(row["token_count"] for row in of_item)}
+        if places_of_item:
+            parts = [{**row, **place} for row, place in zip(of_item, places_of_item, strict=True)]
+            result = {kind: parts, "token_count": sum(row["token_count"] for row in of_item)}
             result["timing"] = of_item[0]["timing"]
         else:
             (result,) = of_item
         results.append(result if id_of(item) is None else {**result, "id": id_of(item)})
     return results
+
+
+def _places(response: Any, num_items: int) -> tuple[str, list[list[dict[str, int]]]]:
+    """Return the name of the parts of items, and for each item the places of its rows; none if it has only one row."""
+    chunks = response.as_numpy(CHUNKS.name)
+    if chunks is None or not len(chunks):
+        return "pages", [[{"page": number} for number in numbers] for numbers in pages_of(response, num_items)]
+    places: list[list[dict[str, int]]] = [[] for _ in range(num_items)]
+    for item, start, end in chunks.tolist():
+        places[item].append({"start": start, "end": end})
+    return "chunks", places
 
 
 def pages_of(response: Any, num_items: int) -> list[list[int]]:

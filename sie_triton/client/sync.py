@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 class SIEClient(Conversation):
     """Client of a server at `http://host:8000`, `grpc://host:8001` or `host:8001` (gRPC).
 
-    Thread-safe. Many items are sent as several requests, at most `max_concurrency` at a time. `timeout`, in seconds,
-    covers a whole call with its retries. None means 600 s for each request, and 30 s of retries. With `retry=False` a
-    busy server raises BusyError at once.
+    Thread-safe. At most `max_concurrency` requests are sent at a time. `timeout`, in seconds, covers a whole call with
+    its retries. None means 600 s for each request, and 30 s of retries. With `retry=False` a busy server raises
+    BusyError at once.
 
     The client asks the controller to serve a known model that is not served. `controller_url` is the controller's
     address; None means the default port on the host of `url`, none with TLS, and "" does not ask.

@@ -56,13 +56,17 @@ class EncodeResult(TypedDict, total=False):
 
     `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the requested `output_dtype`.
     `…_scales`, float32 [2] (multivector: [tokens, 2]), come with int8 and uint8 if the model file says so. A PDF has
-    `pages` instead of outputs: one result per page, with its number from 1 as `page`. `truncated` is present, and True,
-    only if the model read no more than the beginning of the text. `token_count` includes the prompt.
+    `pages` instead of outputs: one result per page, with its number from 1 as `page`; a text that was split has
+    `chunks`, one for each `text[start:end]`. `truncated`, always True, is present if the model read only the beginning
+    of the text. `token_count` includes the prompt.
     """
 
     id: str
     page: int
     pages: "list[EncodeResult]"
+    start: int
+    end: int
+    chunks: "list[EncodeResult]"
     dense: npt.NDArray[Any]
     sparse: SparseVector
     multivector: npt.NDArray[Any]
@@ -78,8 +82,7 @@ class EncodeResult(TypedDict, total=False):
 class ScoreEntry(TypedDict):
     """Score of one item. `item_id` is the item's id, else "item-" and its position. `rank` 0 is the most relevant.
 
-    `page`, from 1, is present if the item is a PDF. `truncated` is as in EncodeResult, also of a query that the model
-    reads together with the item.
+    `page`, from 1, is that of a PDF. `truncated` is as in EncodeResult, also of a query that is read with the item.
     """
 
     item_id: str
@@ -148,8 +151,8 @@ class Classification(TypedDict):
 class ExtractResult(TypedDict, total=False):
     """Findings in one item; kinds that a model does not extract are empty.
 
-    `entities` are in the order of the text. `data` follows the `output_schema`. A long text is read in pieces:
-    `token_count` is the sum over them, and families of this package never set `truncated`. A PDF has `pages`, as in
+    `entities` are in the order of the text. `data` follows the `output_schema`. `token_count` is
+    the sum over the pieces of a long text; families of this package never set `truncated`. A PDF has `pages`, as in
     EncodeResult.
     """
 

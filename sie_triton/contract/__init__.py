@@ -14,7 +14,17 @@ from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DT
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
 from sie_triton.contract.tensors import ITEMS
-from sie_triton.contract.verb import LORA, PAGES, TRUNCATION_SIDE, Answering, Options, Verb, common_outputs
+from sie_triton.contract.verb import (
+    CHUNK_OVERLAP,
+    CHUNK_TOKENS,
+    LORA,
+    PAGES,
+    TRUNCATION_SIDE,
+    Answering,
+    Options,
+    Verb,
+    common_outputs,
+)
 
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Extract())}
 
@@ -22,6 +32,8 @@ VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Ext
 TASKS = tuple(VERBS)
 
 __all__ = [
+    "CHUNK_OVERLAP",
+    "CHUNK_TOKENS",
     "ENCODE_OUTPUTS",
     "ITEMS",
     "LORA",

@@ -13,9 +13,17 @@ from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.spec import Profile
-from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
+from sie_triton.contract.tensors import CHUNKS, DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
 from sie_triton.contract.transforms import Muvera, normalize, quantize, scales, truncate
-from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
+from sie_triton.contract.verb import (
+    CHUNK_OVERLAP,
+    CHUNK_TOKENS,
+    TRUNCATION_SIDE,
+    Answering,
+    Options,
+    Verb,
+    common_parameters,
+)
 from sie_triton.errors import InputError
 
 
@@ -34,7 +42,7 @@ class Encode(Verb):
         of_all = (
             *common_parameters(model),
             Parameter("output_types", str, types, is_list=True, doc="output types to return"),
-            Parameter("output_dtype", str, dtypes, doc="number format of the returned vectors"),
+            Parameter("output_dtype", str, dtypes, doc="number format of vectors"),
             Parameter(
                 "is_query",
                 bool,
@@ -46,8 +54,9 @@ class Encode(Verb):
                 str,
                 max_characters=200,
                 for_prompt=True,
-                doc="name of a prompt in the model's own files, in place of that for queries or documents",
+                doc="prompt of the model's own files, by name",
             ),
+            *((CHUNK_TOKENS, CHUNK_OVERLAP) if splits_texts(model) else ()),
         )
         if DENSE.name not in model.outputs:
             return of_all
@@ -58,7 +67,7 @@ class Encode(Verb):
                 int,
                 minimum=1,
                 maximum=model.spec.dims[DENSE.name],
-                doc="leading dimensions of dense vectors to keep, before they are normalized",
+                doc="leading dimensions of dense vectors to keep before normalization",
             ),
             Parameter(
                 "normalize", bool, doc="scale dense vectors to unit length; default: as in the model file, else true"
@@ -71,6 +80,7 @@ class Encode(Verb):
             *(tensor for output in found for tensor in output.tensors),
             *(output.quantized for output in found if output.quantized),
             *(output.scales for output in found if output.scales and output.name in model.spec.scaled),
+            *((CHUNKS,) if splits_texts(model) else ()),
         )
 
     def forwarded(self, model: Model) -> tuple[Tensor, ...]:
@@ -105,6 +115,11 @@ class Encode(Verb):
         return Vectors(model)
 
 
+def splits_texts(model: Model) -> bool:
+    """Return True if a request can split long texts: the model reads them by a tokenizer that would cut them."""
+    return TRUNCATION_SIDE in model.parameters
+
+
 class Vectors(Answering):
     """Postprocessing of encode: MUVERA, truncation, normalisation and quantisation, as the request asks."""
 
@@ -112,6 +127,7 @@ class Vectors(Answering):
         spec = model.spec
         self._model = model
         self._declared = {name: _declared(output, name in spec.scaled) for name, output in model.outputs.items()}
+        self._splits = splits_texts(model)
         self._muvera = Muvera(spec.muvera, spec.dims[MULTIVECTOR.name]) if spec.muvera is not None else None
 
     def prepare(self, requests: Sequence[Computed]) -> None:
@@ -135,6 +151,8 @@ class Vectors(Answering):
             tensors = self._transformed(output, request) if name in wanted else {}
             for tensor in self._declared[name]:
                 outputs[tensor.name] = tensors[tensor.name] if tensor.name in tensors else tensor.empty()
+        if self._splits:
+            outputs[CHUNKS.name] = request.tensors.get(CHUNKS.name, CHUNKS.empty())
         return outputs
 
     def _add_muvera(self, muvera: Muvera, group: Sequence[Computed], is_query: bool) -> None:

@@ -40,14 +40,14 @@ LABEL_PARAMETERS = (
         str,
         max_characters=LIMITS.max_json_characters,
         for_prompt=True,
-        doc="JSON object: label → minimum score, which replaces threshold for this label",
+        doc="JSON object: label → threshold of its own",
     ),
     Parameter(
         "label_descriptions",
         str,
         max_characters=LIMITS.max_json_characters,
         for_prompt=True,
-        doc="JSON object: label → description, which the model reads in place of the label",
+        doc="JSON object: label → text that the model reads instead",
     ),
 )
 

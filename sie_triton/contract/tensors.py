@@ -76,6 +76,7 @@ FOUND = Tensor("found", "UINT8", (-1,), "[bytes] findings as JSON, without their
 NUM_PIECES = Tensor("num_pieces", "INT32", (-1,), "[n] pieces per item")
 NUM_PAGES = Tensor("num_pages", "INT32", (-1,), "[items sent] rows per PDF; 0: not a PDF, one row")
 PAGE_NUMBERS = Tensor("page_numbers", "INT32", (-1,), "[pages] page numbers, from 1", NUM_PAGES.name)
+CHUNKS = Tensor("chunks", "INT32", (-1, 3), "[rows, 3] item, start and end of each chunk; empty without chunk_tokens")
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
 TRUNCATED = Tensor("truncated", "BOOL", (-1,), "[n] true if the model read only the beginning of the text")
 TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[7] milliseconds, as below")

@@ -20,7 +20,7 @@ PAGES = Parameter(
     str,
     max_characters=1000,
     for_prompt=True,
-    doc="pages to read of images that are PDFs, as in 1-3,8 or 5-; each page becomes an item; default: all pages",
+    doc="pages of PDFs to read, as in 1-3,8 or 5-, each an item; default: all",
 )
 
 TRUNCATION_SIDE = Parameter(
@@ -31,6 +31,23 @@ TRUNCATION_SIDE = Parameter(
     doc="side on which long texts are cut; default: as the model's own files say",
 )
 
+CHUNK_TOKENS = Parameter(
+    "chunk_tokens",
+    int,
+    minimum=1,
+    maximum=1_000_000,
+    for_prompt=True,
+    doc="split each text into chunks of at most so many tokens, with prompt; each becomes an item",
+)
+
+CHUNK_OVERLAP = Parameter(
+    "chunk_overlap",
+    int,
+    minimum=0,
+    maximum=1_000_000,
+    for_prompt=True,
+    doc="most tokens that a chunk shares with the one before, up to half of it; default: 0",
+)
 
 LORA = Parameter(
     "lora",

@@ -11,6 +11,12 @@ from sie_triton.contract import ENCODE_OUTPUTS
 
 BITS = ("binary", "ubinary")
 
+# Results of the parts of an item, which stand in place of its outputs.
+PARTS = frozenset({"pages", "chunks"})
+
+# Fields of a result, or of a part, that are answered as they are.
+PLAIN = frozenset({"truncated", "page", "start", "end"})
+
 
 def encoded(
     model: str, results: Sequence[EncodeResult], dtype: str, dims: Mapping[str, int], named: Mapping[str, str]
@@ -25,7 +31,7 @@ def encoded(
 
 def needs_dims(result: EncodeResult, dtype: str) -> bool:
     """Return True if the dimensions cannot be derived from the result."""
-    return dtype in BITS or "sparse" in result or "pages" in result
+    return dtype in BITS or "sparse" in result or not PARTS.isdisjoint(result)
 
 
 def scored(result: ScoreResult) -> dict[str, Any]:
@@ -77,10 +83,9 @@ def _timing_header(name: str) -> str:
 
 
 def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
-    if "pages" in result:
-        pages = [{**_vectors(page, dtype, dims), "page": page["page"]} for page in result["pages"]]
-        return _with_id(result, {"pages": pages})
-    told: dict[str, Any] = {"truncated": True} if "truncated" in result else {}
+    for kind in PARTS & result.keys():
+        return _with_id(result, {kind: [_vectors(part, dtype, dims) for part in result[kind]]})  # type: ignore[literal-required]
+    told: dict[str, Any] = {name: value for name, value in result.items() if name in PLAIN}
     for name, value in result.items():
         if name == "sparse":
             told[name] = {"dims": dims.get(name), "dtype": "float32", **value}  # type: ignore[dict-item]
@@ -90,8 +95,8 @@ def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[
 
 
 def _named(told: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    if "pages" in told:
-        return {**told, "pages": [_named(page, named) for page in told["pages"]]}
+    for kind in PARTS & told.keys():
+        return {**told, kind: [_named(part, named) for part in told[kind]]}
     names = {f"{output}{end}": f"{name}{end}" for output, name in named.items() for end in ("", "_scales")}
     return {names.get(key, key): value for key, value in told.items()}
 

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from sie_triton.errors import LoadError
+from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families import family
 from sie_triton.models.families.gliner_library.adapter import load_adapter
+from sie_triton.models.families.gliner_library.candidates import bound_candidates
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, TEXTS, assert_same, save_gliner
 from tests.support.stages import spec
@@ -81,3 +82,108 @@ def test_a_load_failure_of_the_library_is_one_line(tmp_path):
     (tmp_path / "gliner_config.json").write_text("{}")
     with pytest.raises(LoadError, match="gliner cannot load it"):
         load_adapter(spec(), tmp_path, None)
+
+
+# --- relations
+
+RELATIONS = ("lives in", "born on", "größer als")
+
+# Texts of at most 60 spans, so that all of them may be candidates.
+SHORT = [" ".join(text.split()[:12]) for text in TEXTS]
+
+
+@pytest.fixture(
+    scope="module", params=[("span", "none"), ("span", "dot"), ("token", "none"), ("token", "dot")], ids="-".join
+)
+def relating(request, tmp_path_factory, minilm_directory):
+    """The library's model of relations, and its directory."""
+    kind, layer = request.param
+    root = tmp_path_factory.mktemp("relations")
+    return save_gliner(root, minilm_directory, kind=kind, num_rnn_layers=0, relations_layer=layer), root / "model"
+
+
+def related(found):
+    """Return the score of each relation; the library may give one twice, for the same words as a candidate twice."""
+    scores = {}
+    for each in found:
+        if isinstance(each["head"], str):
+            place = (each["head_start"], each["head_end"], each["tail_start"], each["tail_end"])
+        else:
+            place = tuple(each[side][end] for side in ("head", "tail") for end in ("start", "end"))
+        key = (*place, each["relation"])
+        scores[key] = max(scores.get(key, 0), each["score"])
+    return scores
+
+
+def assert_same_relations(ours, theirs):
+    assert related(ours) == pytest.approx(related(theirs), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"threshold": 0.45, "relation_threshold": 0.8}, {"threshold": 0.5, "flat_ner": False}]
+)
+def test_relations_are_those_of_the_library(relating, options):
+    library, directory = relating
+    ours, num_found = Extractor("gliner_library", directory), 0
+    usual = {"flat_ner": True, "multi_label": False}
+    for text, found in zip(SHORT, ours(SHORT, LABELS, relation_labels=",".join(RELATIONS), **options), strict=True):
+        (entities,), (relations,) = library.inference([text], list(LABELS), list(RELATIONS), **{**usual, **options})
+        assert_same(found, entities)
+        assert_same_relations(found["relations"], relations)
+        num_found += len(relations)
+    assert num_found > 5
+
+
+def test_a_model_of_relations_finds_entities_alone(relating):
+    library, directory = relating
+    for text, found in zip(SHORT, Extractor("gliner_library", directory)(SHORT, LABELS, threshold=0.45), strict=True):
+        assert_same(found, library.inference([text], list(LABELS), threshold=0.45, return_relations=False)[0])
+        assert found["relations"] == []
+
+
+def test_a_relation_has_a_threshold_and_a_description_of_its_own(relating):
+    library, directory = relating
+    asked = {"x": {"description": RELATIONS[0], "threshold": 0.9}, RELATIONS[1]: "", "z": {"threshold": 1}}
+    thresholds = {"x": 0.9, RELATIONS[1]: 0.45, "z": 1}
+    found = Extractor("gliner_library", directory)(SHORT, LABELS, relation_labels=json.dumps(asked), threshold=0.45)
+    for text, each in zip(SHORT, found, strict=True):
+        read = [RELATIONS[0], RELATIONS[1], "z"]
+        _, (relations,) = library.inference([text], list(LABELS), read, threshold=0.45)
+        named = [{**one, "relation": dict(zip(read, asked, strict=True))[one["relation"]]} for one in relations]
+        assert related(each["relations"]) == related(
+            [one for one in named if one["score"] >= thresholds[one["relation"]]]
+        )
+
+
+def test_relations_of_entities_below_their_labels_threshold_are_left_out(relating):
+    ours = Extractor("gliner_library", relating[1])
+    options = {"relation_labels": RELATIONS[0], "threshold": 0.45, "label_thresholds": json.dumps({"person": 1})}
+    for found in ours(SHORT, LABELS, **options):
+        places = {(each["start"], each["end"]) for each in found["entities"]}
+        for each in found["relations"]:
+            assert {(each["head_start"], each["head_end"]), (each["tail_start"], each["tail_end"])} <= places
+
+
+def test_relations_are_looked_for_between_the_best_entities(relating):
+    ours = Extractor("gliner_library", relating[1])
+    options = {"relation_labels": RELATIONS[0], "threshold": 0.3, "flat_ner": False}
+    whole = ours(TEXTS[3:], LABELS, **options)
+    bound_candidates(ours.adapter._model.model, 4)
+    for found, before in zip(ours(TEXTS[3:], LABELS, **options), whole, strict=True):
+        assert found["entities"] == before["entities"]
+        assert len({(each["head_start"], each["head_end"]) for each in found["relations"]}) <= 4
+        assert related(found["relations"]).keys() <= related(before["relations"]).keys()
+    assert max(len(each["relations"]) for each in whole) > 4 * 3
+
+
+def test_relations_are_refused_by_a_model_that_finds_none(ours):
+    with pytest.raises(InputError) as caught:
+        ours(TEXTS[:1], LABELS, relation_labels="lives in")
+    assert caught.value.field == "relation_labels"
+
+
+def test_models_that_score_triples_are_refused(tmp_path, minilm_directory):
+    save_gliner(tmp_path, minilm_directory, num_rnn_layers=0, relations_layer="none", triples_layer="DistMult")
+    with pytest.raises(LoadError, match="triples_layer") as caught:
+        load_adapter(spec(), tmp_path / "model", None)
+    assert caught.value.reason == "unsupported"

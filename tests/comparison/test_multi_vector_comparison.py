@@ -11,7 +11,7 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 
 from benchmarks.texts import texts
 from sie_triton.contract.spec import ModelSpec, Runtime
@@ -22,6 +22,7 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.catalog.select import recognised_by
 from sie_triton.models.families.multivector.processor import MultiVectorTokenizer
 from sie_triton.models.families.multivector.stanford_colbert import is_stanford_colbert, read_multi_vector
+from sie_triton.models.families.shared.token_pooling import pool, with_pooling
 from tests.support.loading import Tokens, load_adapter, token_batch
 from tests.support.models import save_encoder, save_pylate, save_stanford
 
@@ -188,3 +189,48 @@ def test_attending_to_expansion_tokens_changes_vectors(tmp_path, minilm_director
     tokenizer._filling = replace(tokenizer._filling, number=tokenizer._filling.number % 30522)
     (wrong,) = vectors(adapter, tokenizer, ["who?"], is_query=True)
     assert np.abs(right - wrong).max() > 0.01
+
+
+def check_same_rows(ours, theirs):
+    """The library orders clusters by its dendrogram, we by their first members."""
+    assert ours.shape == theirs.shape
+    distances = np.abs(ours[:, None] - theirs[None]).max(-1)
+    assert max(distances.min(0).max(), distances.min(1).max()) < 2e-5
+
+
+@pytest.mark.parametrize("num_protected", [0, 1, 3])
+@pytest.mark.parametrize("factor", [1.5, 2, 3, 1000])
+def test_vectors_are_pooled_as_by_the_library(factor, num_protected):
+    pooling = HierarchicalTokenPooling(factor, num_protected_tokens=num_protected)
+    rng = np.random.default_rng(1)
+    for number in (1, 2, 3, 5, 40, 300):
+        rows = rng.standard_normal((number, DIM)).astype(np.float32)
+        rows = rows[rng.integers(0, number, number)] + rng.normal(0, 0.2, rows.shape).astype(np.float32)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        (theirs,) = pooling.pool([torch.from_numpy(rows)])
+        check_same_rows(pool(rows, factor, num_protected), theirs.numpy())
+
+
+def test_equal_vectors_become_one():
+    rows = np.eye(DIM, dtype=np.float32)[[0, 1, 1, 1, 2, 1]]
+    (theirs,) = HierarchicalTokenPooling(1.25).pool([torch.from_numpy(rows)])
+    ours = pool(rows, 1.25)
+    check_same_rows(ours, theirs.numpy())
+    assert ours.argmax(1).tolist() == [0, 1, 2]
+
+
+def test_only_documents_are_pooled_each_as_its_request_says(tmp_path, minilm_directory):
+    directory = save_native(tmp_path, minilm_directory, "bert")
+    adapter = load_adapter(spec(directory), directory)
+    tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
+    reference = MultiVectorEncoder(str(directory), device="cpu")
+    some = texts(4, seed=3)
+    tokens = Tokens.of(tokenizer.encode([tokenizer.prompts["document"] + text for text in some], is_query=False))
+    roles = np.array([False, False, True, False])
+    batch = token_batch(tokens.input_ids, tokens.lengths, None, roles, frozenset({"multivector"}))
+    asked = [{"pool_factor": 2.0}, {}, {"pool_factor": 2.0}, {"pool_factor": 3.0, "num_protected_tokens": 2}]
+    rows = with_pooling(adapter.forward(batch), replace(batch, options=asked))
+    ours = np.split(rows["multivector"], np.cumsum(rows["multivector_lengths"])[:-1])
+    for mine, text, factor, num_protected in zip(ours, some, (2, None, None, 3), (1, 1, 1, 2), strict=True):
+        pooling = HierarchicalTokenPooling(factor, num_protected_tokens=num_protected) if factor else None
+        check_same_rows(mine, reference.encode_document(text, token_pooling=pooling).numpy())

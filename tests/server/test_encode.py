@@ -146,6 +146,19 @@ def test_instruction_goes_before_the_text(client, expected):
     assert_parity(client.encode(MINILM, "world", instruction="hello ")["dense"][None], expected[:1])
 
 
+def test_a_long_text_is_encoded_in_chunks(client):
+    long, short = client.encode(MINILM, [TEXTS[3], "hi"], options={"chunk_tokens": 64, "chunk_overlap": 16})
+    places = [(each["start"], each["end"]) for each in long["chunks"]]
+    alone = client.encode(MINILM, [TEXTS[3][start:end] for start, end in places])
+    assert_parity(np.stack([r["dense"] for r in long["chunks"]]), np.stack([r["dense"] for r in alone]), TO_ITSELF)
+    assert (len(places), places[1][0] < places[0][1], long["token_count"]) == (
+        3,
+        True,
+        sum(r["token_count"] for r in alone),
+    )
+    assert [(each["start"], each["end"]) for each in short["chunks"]] == [(0, 2)]
+
+
 def test_a_bad_item_is_refused(client):
     from sie_triton import InputError
 

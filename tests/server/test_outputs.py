@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
 
 from benchmarks.texts import texts
 from sie_triton import AsyncSIEClient, SIEClient
@@ -47,6 +48,17 @@ def test_multivector_and_muvera(client, server, is_query):
         lengths = np.array([len(result["multivector"])], np.int32)
         (encoded,) = muvera.encode(result["multivector"], lengths, is_query=is_query)
         np.testing.assert_allclose(result["muvera"], encoded, atol=1e-5)
+
+
+def test_fewer_vectors_of_documents(client, server):
+    reference = MultiVectorEncoder(directory_of(server, "colbert"), device="cpu")
+    text, options = TEXTS[-1], {"pool_factor": 2}
+    pooled = client.encode(COLBERT, text, options=options)
+    expected = reference.encode_document(text, token_pooling=HierarchicalTokenPooling(2)).numpy()
+    assert pooled["multivector"].shape == expected.shape
+    np.testing.assert_allclose(np.sort(pooled["multivector"], 0), np.sort(expected, 0), atol=2e-5)
+    whole, same = (client.encode(COLBERT, text, is_query=True, options=each)["multivector"] for each in ({}, options))
+    assert whole.shape == same.shape
 
 
 def test_three_outputs_of_one_forward_pass(client, server):

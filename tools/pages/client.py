@@ -9,6 +9,7 @@ from sie_triton.client import AsyncSIEClient, SIEClient, maxsim, types
 from sie_triton.client.calls import PIECE_BYTES, PIECE_ITEMS
 from sie_triton.client.limits import ClientLimits
 from sie_triton.contract import PAGES, VERBS
+from sie_triton.models.families import FAMILIES, family
 from tools.pages.parameters import MODEL
 
 INTRODUCTION = """\
@@ -120,13 +121,10 @@ RESULTS = (
     types.Timing,
 )
 
-# Arguments that are no parameter of every model of the verb.
+# Arguments that are no parameters, or not the same.
 DOCS = {
     "threshold": "minimum score, from 0 to 1, or a mapping from labels to it; other labels have that of the profile, "
     "else of the family",
-    "label_descriptions": "descriptions by label, which the model reads in place of the labels",
-    "flat_ner": "true: entities do not overlap",
-    "multi_label": "true: the same words, or the same text, may have several labels",
     "output_schema": "JSON Schema, or pydantic model, of the object to return in `data`",
     "options": "further [parameters](parameters.md) by name",
     "timeout": "seconds for the whole call with its retries; default: the client's `timeout`",
@@ -180,8 +178,9 @@ def _listed(title: str, documented: Any) -> str:
 
 
 def _parameters(verb: str) -> list[str]:
-    """Return the arguments that are parameters of every model of the verb."""
-    parameters = {each.name for each in (PAGES, *VERBS[verb].parameters(MODEL))} - DOCS.keys()
+    """Return the arguments that are parameters of models of the verb."""
+    of_families = (each for name in FAMILIES for each in family(name).parameters)
+    parameters = {each.name for each in (PAGES, *VERBS[verb].parameters(MODEL), *of_families)} - DOCS.keys()
     return [f"`{name}`" for name in get_type_hints(OPTIONS[verb]) if name in parameters]
 
 
@@ -194,7 +193,7 @@ def _parameters_of_verbs() -> str:
 
 
 def _options() -> str:
-    """Return a line for each argument that is no parameter of every model."""
+    """Return a line for each other argument."""
     parameters = {name for verb in OPTIONS for name in _parameters(verb)}
     names = dict.fromkeys(name for options in OPTIONS.values() for name in get_type_hints(options))
     return "".join(f"- `{name}`: {DOCS[name]}\n" for name in names if f"`{name}`" not in parameters)

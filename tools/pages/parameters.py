@@ -2,9 +2,20 @@
 
 from collections.abc import Iterable
 
-from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, LORA, PAGES, VERBS, Extraction, Model, Parameter
+from sie_triton.contract import (
+    ENCODE_OUTPUTS,
+    ITEMS,
+    LORA,
+    PAGES,
+    TRUNCATION_SIDE,
+    VERBS,
+    Extraction,
+    Model,
+    Parameter,
+)
 from sie_triton.contract.spec import ModelSpec, MuveraConfig
 from sie_triton.contract.tensors import (
+    CHUNKS,
     ENTITIES,
     EXTRACTION,
     LABELS,
@@ -26,10 +37,9 @@ INTRODUCTION = """\
 
 <!-- Generated from sie_triton/contract/ and sie_triton/models/families/ by `python -m tools.pages`. -->
 
-This is the contract for Triton's own clients; `n` is the number of items in a request. `org/name` is served as the
-ensemble `org__name`; a model with several tasks has `org__name` for the first of encode, score and extract, and
-`org__name-score` or `org__name-extract` for the others. Triton never answers a request to one of its steps that holds
-no batch (shape `[0, 0]`), so give every request a deadline.
+The contract for Triton's own clients; `n` is the number of items. `org/name` is the ensemble `org__name`; of several
+tasks, the first of encode, score and extract is `org__name`, the others `org__name-score` and `org__name-extract`.
+Triton never answers a request to a step without a batch (shape `[0, 0]`): give every request a deadline.
 
 **The parameter `output_types` chooses outputs; Triton's list of requested outputs does not.** Without it a request gets
 every output that the model, or the request's profile, names; others are empty.
@@ -49,8 +59,8 @@ With [`output_dtype`](encode.md#quantized-output), the rows of `dense`, `multive
 
 TIMING = f"""
 `{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *preprocess*, *inference* and *postprocess* are the times in these
-steps, *total* is from preprocess to the answer. Between preprocess and its forward pass a request waits: *queue* while
-the model computes other requests, *loading* while its weights are loaded, *batch_wait* while it is idle.
+steps, *total* is from preprocess to the answer. A request waits *queue* while the model computes others, *loading*
+while its weights are loaded, *batch_wait* while it is idle.
 """
 
 # Allowed values that depend on the model.
@@ -73,13 +83,13 @@ SPEC = ModelSpec(
     score_modes=("dense", "sparse", "colbert", "hybrid"),
     muvera=MuveraConfig(),
 )
-MODEL = Model(SPEC, (), ENCODE_OUTPUTS, extraction=Extraction(labels="optional"), takes_loras=True)
+MODEL = Model(SPEC, (), ENCODE_OUTPUTS, (TRUNCATION_SIDE,), extraction=Extraction(labels="optional"), takes_loras=True)
 
 
 def page() -> str:
     inputs = (*ITEMS.values(), QUERY, QUERY_IMAGE, LABELS, ENTITIES)
     encoded = [tensor for output in ENCODE_OUTPUTS.values() for tensor in output.tensors]
-    of_all = (NUM_PAGES, PAGE_NUMBERS, TOKEN_COUNT, TRUNCATED, TIMING_MS)
+    of_all = (CHUNKS, NUM_PAGES, PAGE_NUMBERS, TOKEN_COUNT, TRUNCATED, TIMING_MS)
     sections = [
         ("Inputs", _tensors(inputs), ""),
         ("Outputs", _tensors((*encoded, SCORES, EXTRACTION, *of_all)), QUANTIZED + TIMING),

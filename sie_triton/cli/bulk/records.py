@@ -36,8 +36,8 @@ def without_times(result: Mapping[str, Any]) -> Record:
     """
     record = {**({"id": result["id"]} if "id" in result else {}), **result}
     record.pop("timing", None)
-    if "pages" in record:
-        record["pages"] = [without_times(page) for page in record["pages"]]
+    for kind in record.keys() & {"pages", "chunks"}:
+        record[kind] = [without_times(part) for part in record[kind]]
     return record
 
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.client.results import LENGTHS_SUFFIX
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract import CHUNK_TOKENS, ENCODE_OUTPUTS
 from sie_triton.contract.tensors import AUDIO, ENTITIES, IMAGE, NUM_PAGES, TEXT, TIMING_MS
 from sie_triton.records.calls import CALL
 from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
@@ -49,6 +49,8 @@ def key_of(request: Any, limits: SidecarLimits = SidecarLimits()) -> bytes | Non
     if not request.inputs or len(request.raw_input_contents) != len(request.inputs):
         return None
     if len(request.inputs) + len(request.outputs) + len(request.parameters) > limits.max_joined_parts:
+        return None
+    if CHUNK_TOKENS.name in request.parameters:  # its items may have several rows
         return None
     parameters = {name: parameter for name, parameter in request.parameters.items() if name.lower() not in OF_REQUESTS}
     if any(is_recorded(request.parameters[name].string_param) for name in request.parameters if is_trace(name)):

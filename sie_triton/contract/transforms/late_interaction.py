@@ -8,9 +8,7 @@ from sie_triton.contract.arrays import Floats
 
 
 def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
-    """Return, for each document, the sum over query vectors of the best product with a vector of the document.
-
-    The sum is not divided by the length of the query.
+    """Return, for each document, the sum (not the mean) over query vectors of the best product with one of its vectors.
 
     query [tokens, dim], documents [tokens, dim] each → float32 [documents]; 0 for a document without vectors.
 

@@ -54,6 +54,7 @@ FAMILIES: Mapping[str, str] = {
     "grounding_dino": "sie_triton.models.families.grounding_dino:GroundingDino",
     "colpali": "sie_triton.models.families.colpali:ColPali",
     "colqwen2": "sie_triton.models.families.colqwen2:ColQwen2",
+    "colqwen3": "sie_triton.models.families.colqwen3:ColQwen3",
     "nemo_colembed": "sie_triton.models.families.nemo_colembed:NemoColEmbed",
     "qwen3_vl_embedding": "sie_triton.models.families.qwen3_vl_embedding:Qwen3VLEmbedding",
     "qwen3_vl_reranker": "sie_triton.models.families.qwen3_vl_reranker:Qwen3VLReranker",

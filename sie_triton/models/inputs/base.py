@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Features, Part
+from sie_triton.contract import CHUNK_TOKENS, Features, Part
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class InputKind(ABC):
@@ -107,6 +110,10 @@ class Processor(ABC):
     def cutting(self, part: Part) -> "Processor":
         """Return the processor that cuts long elements of `part` as its options say."""
         return self
+
+    def tokenizer_of(self, part: Part) -> "Tokenizer":
+        """Return the tokenizer that cuts the texts of `part`; InputError if they cannot be split into chunks."""
+        raise InputError.at(f"parameter {CHUNK_TOKENS.name}", "this model does not split texts; leave it out")
 
     @abstractmethod
     def encode(self, framed: Sequence[Any], *, is_query: bool) -> Features:

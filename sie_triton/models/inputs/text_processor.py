@@ -12,7 +12,7 @@ from sie_triton.checkpoints.files import Fields, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.checkpoints.transformer_settings import Expansion
-from sie_triton.contract import Features
+from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec, Profile
 from sie_triton.errors import LoadError
 from sie_triton.models.inputs.cutting import encoded
@@ -76,6 +76,9 @@ class RoleTokenizer(TextTokenizer):
     def _switch_side(self) -> None:
         super()._switch_side()
         self._queries = with_other_side(self._queries)
+
+    def tokenizer_of(self, part: Part) -> tokenizers.Tokenizer:
+        return self._queries if self.is_query(part) else self._tokenizer
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:

@@ -63,6 +63,9 @@ class TextTokenizer(Processor):
         side = part.options.get(TRUNCATION_SIDE.name)
         return self if side in (None, truncation_side(self._tokenizer)) else self._from_the_other_side
 
+    def tokenizer_of(self, part: Part) -> tokenizers.Tokenizer:
+        return self._tokenizer
+
     @cached_property
     def _from_the_other_side(self) -> Self:
         other = copy(self)

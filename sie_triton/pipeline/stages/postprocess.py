@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
+from sie_triton.contract.tensors import CHUNKS, LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.errors import SIEError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.pipeline.stages.checks import check_computed, widths_of
@@ -106,7 +106,9 @@ class Postprocess:
             if not self._is_ours:  # another package's adapter may be wrong
                 check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
             of_items = verb.token_count(lengths, context.num_items, tensors)
-            return Arrived(context, Computed(context.options, {**tensors, **self._passed_on(request, verb)}), of_items)
+            chunks = {CHUNKS.name: np.array(context.chunks, np.int32)} if context.chunks else {}
+            every = {**tensors, **chunks, **self._passed_on(request, verb)}
+            return Arrived(context, Computed(context.options, every), of_items)
         except SIEError as exc:
             return exc
         except Exception as exc:

@@ -4,7 +4,7 @@ This stage validates the parameters of requests, and refuses requests while too 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
@@ -13,10 +13,21 @@ from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.models.families import family, load_processor, model_of
+from sie_triton.models.families.shared.token_pooling import check_poolable
 from sie_triton.models.inputs import KIND_OF, Processor, kind_of
+from sie_triton.models.inputs.chunks import Chunking, Splitter
 from sie_triton.models.inputs.features import to_tensors, truncated
 from sie_triton.models.inputs.pdf_pages import ALL, PageReader, PageSelection
-from sie_triton.models.inputs.request_parts import Framed, RequestParts, blame, check_read, features_of, is_bulk
+from sie_triton.models.inputs.request_parts import (
+    Framed,
+    RequestParts,
+    blame,
+    check_read,
+    features_of,
+    is_bulk,
+    name_of,
+)
+from sie_triton.models.inputs.text import reading as reading_text
 from sie_triton.models.known_loras import KnownLoras
 from sie_triton.models.weights import cache_of, locate, pin_of
 from sie_triton.models.weights.locate import SMALL_FILES
@@ -54,10 +65,11 @@ class ReadRequest:
     context: Context
     parts: RequestParts
     pages: PageSelection = ALL
+    chunking: Chunking | None = None  # None: the texts are not split
 
     def is_small(self, processor: Processor) -> bool:
         """Return True if Triton's thread makes the features at once."""
-        return not is_bulk(self.parts) and not takes_long(processor, self.parts)
+        return self.chunking is None and not is_bulk(self.parts) and not takes_long(processor, self.parts)
 
 
 class Preprocess(ColdStage[Processor]):
@@ -159,13 +171,34 @@ class Preprocess(ColdStage[Processor]):
         request = reading.request
         try:
             request.defer(reading.context.deadline_ns, reading.context.call)
-            if takes_long(processor, reading.parts):
+            if reading.chunking is not None:
+                self._bulk.submit(self._split(processor, reading, reading.chunking), partial(self._give_up, request))
+            elif takes_long(processor, reading.parts):
                 self._prepare(processor, reading)
             else:
-                for strand in self._tokenization(processor, reading).strands(self._num_bulk):
-                    self._bulk.submit(strand, partial(self._give_up, request))
+                self._tokenize(processor, reading)
         except BusyError as exc:  # there is no thread for it
             self._fail([request], exc)
+
+    def _tokenize(self, processor: Processor, reading: ReadRequest) -> None:
+        for strand in self._tokenization(processor, reading).strands(self._num_bulk):
+            self._bulk.submit(strand, partial(self._give_up, reading.request))
+
+    def _split(self, processor: Processor, reading: ReadRequest, chunking: Chunking) -> Iterator[None]:
+        """Split the texts of a request, one at each step, then tokenize their chunks like items."""
+        (framed,), context = reading.parts, reading.context
+        splitter, texts = Splitter(processor.tokenizer_of(framed.part), framed.frame, chunking), framed.part.elements
+        for i, text in enumerate(texts):
+            with self._slots.bulk():
+                if reading.request.end_if_unwanted():
+                    return
+                with reading_text(name_of(framed.part, i)):
+                    context.chunks += [[i, *span] for span in splitter.spans(text)]
+            yield
+        chunks = [texts[i][start:end] for i, start, end in context.chunks]
+        context.num_items = len(chunks)
+        whole = replace(framed, part=replace(framed.part, elements=chunks))
+        self._tokenize(processor, ReadRequest(reading.request, context, [whole]))
 
     def close(self) -> None:
         super().close()
@@ -202,7 +235,8 @@ class Preprocess(ColdStage[Processor]):
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
             pages = PageSelection.read(str(given.get(PAGES.name, "")))
-            return ReadRequest(open_request, context, self._read_parts(processor, request, context, given), pages)
+            parts, chunking = self._read_parts(processor, request, context, given), Chunking.read(given)
+            return ReadRequest(open_request, context, parts, pages, chunking)
         except Exception as exc:
             open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
             return None
@@ -289,6 +323,7 @@ class Preprocess(ColdStage[Processor]):
         lengths = self._model.lengths_of(features)
         if not lengths.all():
             check_read(reading.parts, lengths.tolist())
+        check_poolable(reading.parts, features, context.options)
         cost = min(int(self._cost(lengths).sum()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()

@@ -24,6 +24,7 @@ from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called 
 from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
 from sie_triton.models.families import Adapter, family, fitted, load_adapter, model_of
+from sie_triton.models.families.shared.token_pooling import with_pooling
 from sie_triton.models.inputs import kind_of
 from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
@@ -258,7 +259,7 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> P
         with graphs.counted_pass(), adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
             rows = adapter.forward(batch)
         check_finite(rows, batch)
-        return PassResult(rows, graphs.take_change())
+        return PassResult(with_pooling(rows, batch), graphs.take_change())
     except SIEError as exc:
         return Failed.of(exc)
     except Exception as exc:

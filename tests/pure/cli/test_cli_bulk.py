@@ -197,10 +197,9 @@ LINES = [Line(1, {"text": "Hello,\n world"}), Line(2, {"text": "word " * 30}), L
 def test_vectors_are_summarised(screen):
     sparse = {"indices": np.arange(9), "values": np.float32([0, 3, 0, 1, 5, 2, 0, 0, 4])}
     both = {"dense": np.arange(8, dtype=np.float32), "sparse": sparse, "token_count": 9, "truncated": True}
-    pages = [{"page": 3, "multivector": np.zeros((2, 3), np.int8), "token_count": 1}]
-    encode_output.Summaries().write(
-        LINES, [both, error_record(LINES[1], "is blank"), {"pages": pages, "token_count": 1}]
-    )
+    rows = {"multivector": np.zeros((2, 3), np.int8), "token_count": 1}
+    parts = {"pages": [{"page": 3, **rows}], "chunks": [{"start": 4, "end": 90, **rows}], "token_count": 1}
+    encode_output.Summaries().write(LINES, [both, error_record(LINES[1], "is blank"), parts])
     assert [line.rstrip() for line in screen.getvalue().splitlines()] == [
         "1  Hello, world",
         " dense       8 × float32   0.0000  1.0000  2.0000  3.0000  …",
@@ -210,6 +209,7 @@ def test_vectors_are_summarised(screen):
         " error      is blank",
         "3  c",
         " page 3 multivector   2 × 3 × int8   0  0  0  0  …",
+        " 4:90 multivector     2 × 3 × int8   0  0  0  0  …",
     ]
 
 

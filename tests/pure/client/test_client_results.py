@@ -149,6 +149,19 @@ def test_a_missing_model_is_distinguished_from_a_wrong_request():
     )
 
 
+def test_a_text_in_chunks_has_a_result_for_each():
+    places = np.array([[0, 0, 9], [0, 7, 20], [1, 0, 2]], np.int32)
+    long, short = encode_results(Response(dense=f32([1], [2], [3]), chunks=places), ITEMS[:2], None, "float32")
+    assert [(each["start"], each["end"], each["dense"].tolist()) for each in long["chunks"]] == [
+        (0, 9, [1]),
+        (7, 20, [2]),
+    ]
+    assert [(each["start"], each["end"], each["dense"].tolist()) for each in short["chunks"]] == [(0, 2, [3])]
+    assert (long["token_count"], short["token_count"], short["id"]) == (3 + 4, 5, "mine")
+    none = np.zeros((0, 3), np.int32)
+    assert "chunks" not in encode_results(Response(dense=f32([1], [2], [3]), chunks=none), ITEMS, None, "float32")[0]
+
+
 def test_the_item_after_a_pdf_has_its_own_row():
     response = Response(
         dense=f32([1], [2], [3]), num_pages=np.array([2, 0], np.int32), page_numbers=np.array([1, 4], np.int32)

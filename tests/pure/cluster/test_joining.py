@@ -168,6 +168,7 @@ def lying(number: int, *texts: bytes) -> Any:
 
 ALONE = {
     "documents": request(inputs={"document": [b"%PDF"]}),
+    "texts in chunks": request(b"a", chunk_tokens=64),
     "a recorded trace": request(b"a", traceparent=f"{TRACE}-01"),
     "a recorded trace with another flag": request(b"a", traceparent=f"{TRACE}-03"),
     "a recorded trace in another case": changed(lambda each: set_parameter(each, "Traceparent", f"{TRACE}-01")),

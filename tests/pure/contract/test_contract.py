@@ -43,7 +43,7 @@ def test_legal_parameters_pass_unchanged(given):
 @pytest.mark.parametrize(
     ("given", "allowed"),
     [
-        ({"dimension": 3}, "allowed are dimensions, instruction"),
+        ({"dimension": 3}, "allowed are chunk_overlap, chunk_tokens, dimensions, instruction"),
         ({"dimensions": "3"}, "an integer from 1 to 384"),
         ({"dimensions": True}, "an integer from 1 to 384"),
         ({"dimensions": 0}, "an integer from 1 to 384"),
@@ -60,11 +60,14 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
     assert next(iter(given)) in str(caught.value)
 
 
+OF_ENCODE = {"output_types", "output_dtype", "is_query", "prompt_name", "chunk_tokens", "chunk_overlap", SIDE}
+
+
 @pytest.mark.parametrize(
     ("changes", "task", "expected"),
     [
-        ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query", "prompt_name", SIDE}),
-        ({"dims": {"sparse": 500}}, "encode", {"output_types", "output_dtype", "is_query", "prompt_name", SIDE}),
+        ({}, "encode", OF_ENCODE | {"dimensions", "normalize"}),
+        ({"dims": {"sparse": 500}}, "encode", OF_ENCODE),
         ({"tasks": ("score",), "dims": {}}, "score", {SIDE}),
         ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", {SIDE}),
         ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode", SIDE}),

@@ -136,6 +136,16 @@ def test_truncated_items_are_marked_in_responses():
         assert [item.get("truncated") for item in answer["items"]] == [None, True]
 
 
+def test_chunks_stand_in_place_of_the_outputs_of_an_item():
+    vectors = {"muvera": np.ones(9, np.uint8), "token_count": 2, "timing": TIMING}
+    item = {"chunks": [vectors | {"start": 0, "end": 5}, vectors | {"start": 4, "end": 9}], "token_count": 4}
+    answer = encoded("org/m", [item | {"id": "a", "timing": TIMING}], "ubinary", {"muvera": 70}, {"muvera": "dense"})
+    (split,) = answer["items"]
+    assert (set(split), split["id"], answer["usage"]) == ({"id", "chunks"}, "a", {"input_tokens": 4})
+    assert [(each["start"], each["end"]) for each in split["chunks"]] == [(0, 5), (4, 9)]
+    assert [(each["dense"]["dims"], set(each)) for each in split["chunks"]] == [(70, {"dense", "start", "end"})] * 2
+
+
 def test_others_have_a_turn_while_a_large_answer_is_written():
     async def run():
         answer = asyncio.create_task(written([ARRAYS[0]] * 10 * MEMBERS_A_TURN, JSON))

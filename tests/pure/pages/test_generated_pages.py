@@ -35,8 +35,8 @@ def test_a_method_without_example_is_an_error(monkeypatch):
 
 
 def test_an_argument_without_meaning_is_an_error(monkeypatch):
-    monkeypatch.delitem(client.DOCS, "threshold")
-    with pytest.raises(KeyError, match="threshold"):
+    monkeypatch.delitem(client.DOCS, "timeout")
+    with pytest.raises(KeyError, match="timeout"):
         client.page()
 
 

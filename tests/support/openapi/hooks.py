@@ -38,6 +38,8 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
         return
     for name in ("lora", "prompt_name", "instruction"):
         unset(case.body, name)
+    for name in ("chunk_tokens", "chunk_overlap", "num_protected_tokens"):
+        unset(case.body, name, None)
     if case.body.keys() & {"truncation_direction", "truncate", "parameters"}:
         case.body |= {"truncation_side": None}
     if case.path.startswith("/v1/extract"):
@@ -54,12 +56,12 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
         case.body |= {"truncate_prompt_tokens": None}
 
 
-def unset(body: dict[str, Any], name: str) -> None:
-    """Remove what a model may not have: an adapter, a prompt by name, or a place for an instruction."""
+def unset(body: dict[str, Any], name: str, nothing: str | None = "") -> None:
+    """Remove what a model may not have: an adapter, a prompt by name, a place for an instruction, room for a text."""
     params = body.get("params") or {}
     for each in (body, body.get("options") or {}, params, params.get("options") or {}, body.get("parameters") or {}):
         if each.get(name) is not None:
-            each[name] = ""
+            each[name] = nothing
 
 
 def fit_labels(params: dict[str, Any]) -> None:

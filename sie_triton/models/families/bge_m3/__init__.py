@@ -14,6 +14,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.families.base import TEXT_TOKENIZER, Recognised, TextFamily
 from sie_triton.models.families.sentence_transformer import PoolingOptions
 from sie_triton.models.families.shared.recognised import reason_with_file
+from sie_triton.models.families.shared.token_pooling import TOKEN_POOLING
 from sie_triton.models.inputs.prompt import own_prompt
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class BgeM3Options(PoolingOptions):
 
 class BgeM3(TextFamily):
     outputs = tuple(ENCODE_OUTPUTS[name] for name in ("dense", "sparse", "multivector"))
-    parameters = (TRUNCATION_SIDE,)
+    parameters = (TRUNCATION_SIDE, *TOKEN_POOLING)
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
     processor_module = TEXT_TOKENIZER

@@ -49,7 +49,7 @@ def converted(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fi
     return Findings(data=data)
 
 
-OCR = Parameter("ocr", bool, doc="read text in images; not supported by this version")
+OCR = Parameter("ocr", bool, doc="read text in images; not supported")
 
 
 class Docling(Family):

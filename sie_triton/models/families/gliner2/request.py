@@ -20,9 +20,8 @@ OVERLAP_POLICY = Parameter(
     "overlap_policy",
     str,
     POLICIES,
-    doc="which overlapping results of one label or field to keep: all (allow), those that do not cross a better one "
-    "(nested), those not inside another (longest), the disjoint ones with the highest total score (flat); default: "
-    "the best ones without overlaps",
+    doc="overlapping results of a label or field to keep: allow: all; nested: those that cross no better one; longest: "
+    "those inside no other; flat: the disjoint ones with the highest total score; default: the best without overlaps",
 )
 RELATION_LABELS = Parameter(
     "relation_labels",

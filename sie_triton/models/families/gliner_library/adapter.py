@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
+from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines import Engine
@@ -16,7 +18,9 @@ from sie_triton.engines.base import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliner import choice
-from sie_triton.models.families.gliner_library import ASKED, PACKAGES
+from sie_triton.models.families.gliner_library import ASKED, PACKAGES, RELATION_THRESHOLD, relation_labels
+from sie_triton.models.families.gliner_library.candidates import bound_candidates
+from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS
 from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import least_score, least_scores
 
@@ -29,6 +33,10 @@ class GlinerLibraryAdapter(Adapter):
         super().__init__(Encoder(), limits={READ.name: MOST_READ})
         self.weights_bytes = sum(each.numel() * each.element_size() for each in model.model.parameters())
         self._model = model
+        # Arguments for entities alone.
+        self._alone = {"return_relations": False} if finds_relations(model) else {}
+        if finds_relations(model):
+            bound_candidates(model.model)
         self.sample = _sample
 
     def forward(self, batch: Batch) -> Rows:
@@ -36,31 +44,91 @@ class GlinerLibraryAdapter(Adapter):
         assert lengths is not None
         items = [json.loads(each.tobytes()) for each in np.split(asked, np.cumsum(lengths)[:-1])]
         found = [self._library_results(item, options) for item, options in zip(items, batch.options, strict=True)]
-        spans = [(each["start"], each["end"], label) for of_item in found for each, label in of_item]
-        scores = [each["score"] for of_item in found for each, _ in of_item]
+        spans, span_scores, span_lengths = _together([each.entities for each in found], 3)
+        relations, relation_scores, relation_lengths = _together([each.relations for each in found], 7)
         return {
-            SPANS.name: np.array(spans, np.int32).reshape(-1, 3),
-            SPAN_SCORES.name: np.array(scores, np.float32),
-            SPAN_LENGTHS.name: np.array(list(map(len, found)), np.int32),
+            SPANS.name: spans,
+            SPAN_SCORES.name: span_scores,
+            SPAN_LENGTHS.name: span_lengths,
+            RELATIONS.name: relations,
+            RELATION_SCORES.name: relation_scores,
+            RELATIONS.lengths: relation_lengths,
         }
 
-    def _library_results(self, asked: Any, options: Mapping[str, ParameterValue]) -> list[tuple[dict[str, Any], int]]:
-        """Return the library's results, each with the number of its label; `asked` is an item of ASKED."""
+    def _library_results(self, asked: Any, options: Mapping[str, ParameterValue]) -> "LibraryResults":
+        """Return the library's results; `asked` is an item of ASKED."""
         text, labels, thresholds = asked
         if not text.strip():
-            return []
-        own = np.array([np.nan if each is None else each for each in thresholds], np.float32)
-        least = least_scores(own, options)
-        by = choice(options)
-        (found,) = self._model.inference(
-            [text],
-            labels,
-            threshold=float(least.min(initial=least_score(options))),
-            flat_ner=by["flat"],
-            multi_label=by["multi_label"],
-        )
-        numbered = [(each, labels.index(each["label"])) for each in found]
-        return [(each, label) for each, label in numbered if each["score"] >= least[label]]
+            return LibraryResults([], [])
+        wanted = relation_labels(options)
+        least = least_scores(_numbers(thresholds), options)
+        usual = float(options.get(RELATION_THRESHOLD.name, least_score(options)))
+        least_of_relations = _numbers([usual if each.threshold is None else each.threshold for each in wanted])
+        read = [each.read for each in wanted]
+        found, related = self._inferred(text, labels, read, options, least, least_of_relations)
+        numbers = [labels.index(each["label"]) for each in found]
+        is_kept = [each["score"] >= least[number] for each, number in zip(found, numbers, strict=True)]
+        spans = [(each["start"], each["end"], number) for each, number in zip(found, numbers, strict=True)]
+        entities = [(span, each["score"]) for span, each in compress(zip(spans, found, strict=True), is_kept)]
+        relations = [
+            (_relation(each, read.index(each["relation"])), each["score"])
+            for each in related
+            if each["score"] >= least_of_relations[read.index(each["relation"])]
+            and all(is_kept[each[side]["entity_idx"]] for side in ("head", "tail"))
+        ]
+        return LibraryResults(entities, relations)
+
+    def _inferred(
+        self,
+        text: str,
+        labels: Sequence[str],
+        relations: Sequence[str],
+        options: Mapping[str, ParameterValue],
+        least: Floats,
+        least_of_relations: Floats,
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the library's entities and relations, from the lowest thresholds of their labels up."""
+        by, usual = choice(options), least_score(options)
+        arguments: dict[str, Any] = {"flat_ner": by["flat"], "multi_label": by["multi_label"]}
+        arguments["threshold"] = float(least.min(initial=usual))
+        if relations:
+            arguments |= {"relations": relations, "relation_threshold": float(least_of_relations.min())}
+            (found,), (related,) = self._model.inference([text], labels, **arguments)
+            return found, related
+        (found,) = self._model.inference([text], labels, **arguments, **self._alone)
+        return found, ()
+
+
+Row = tuple[tuple[int, ...], float]
+
+
+class LibraryResults(NamedTuple):
+    """Entities and relations of one text: the row of each, as in SPANS and RELATIONS, and its score."""
+
+    entities: Sequence[Row]
+    relations: Sequence[Row]
+
+
+def _numbers(thresholds: Sequence[float | None]) -> Floats:
+    """Return thresholds, NaN for None."""
+    return np.array([np.nan if each is None else each for each in thresholds], np.float32)
+
+
+def finds_relations(model: Any) -> bool:
+    return getattr(model.config, "relations_layer", None) is not None
+
+
+def _relation(found: Mapping[str, Any], label: int) -> tuple[int, ...]:
+    head, tail = found["head"], found["tail"]
+    places = (head["start"], head["end"], tail["start"], tail["end"])
+    return (head["entity_idx"], tail["entity_idx"], *places, label)
+
+
+def _together(found: Sequence[Sequence[Row]], width: int) -> tuple[Ints, Floats, Ints]:
+    """Return the rows of all texts, their scores, and the number of rows of each text."""
+    rows = [each for of_text in found for each in of_text]
+    values = np.array([row for row, _ in rows], np.int32).reshape(-1, width)
+    return values, np.array([score for _, score in rows], np.float32), np.array(list(map(len, found)), np.int32)
 
 
 def _sample(lengths: Sequence[int]) -> Features:
@@ -91,4 +159,7 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibr
         model = GLiNER.from_pretrained(str(directory), local_files_only=True)
     except Exception as exc:  # the library may raise anything
         raise LoadError(f"{directory}: gliner cannot load it: {first_line(exc)}", "corrupt") from exc
+    if getattr(model.config, "triples_layer", None):
+        message = f"{directory}: gliner_config.json: triples_layer: models that score triples cannot be served"
+        raise LoadError(message, "unsupported")
     return GlinerLibraryAdapter(model.eval())

@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sie_triton.checkpoints.files import read_fields
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
-from sie_triton.models.families.gliner_library import ASKED, CHARACTERS_A_TOKEN
+from sie_triton.errors import InputError
+from sie_triton.models.families.gliner2.request import RELATION_LABELS
+from sie_triton.models.families.gliner_library import ASKED, CHARACTERS_A_TOKEN, CONFIG, relation_labels
 from sie_triton.models.inputs.base import Frame, Processor
 
 
@@ -26,8 +29,15 @@ class LabelFrame(NamedTuple):
 
 
 class PlainProcessor(Processor):
+    """Processor of a checkpoint that finds relations, or finds none."""
+
+    def __init__(self, finds_relations: bool) -> None:
+        self._finds_relations = finds_relations
+
     def frame(self, part: Part) -> Frame:
         super().frame(part)
+        if relation_labels(part.options) and not self._finds_relations:
+            raise InputError.at(f"parameter {RELATION_LABELS.name}", "this model finds no relations; leave it out")
         return LabelFrame(tuple(part.labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
@@ -43,4 +53,4 @@ class PlainProcessor(Processor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PlainProcessor:
-    return PlainProcessor()
+    return PlainProcessor(bool(read_fields(directory / CONFIG).values.get("relations_layer")))

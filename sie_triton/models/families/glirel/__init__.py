@@ -48,7 +48,7 @@ TOP_K = Parameter(
     int,
     minimum=1,
     maximum=MAX_LABELS,
-    doc="maximum number of relations from one entity to another, best first; default all",
+    doc="most relations from one entity to another, best first; default all",
 )
 
 

@@ -23,6 +23,7 @@ from sie_triton.models.families.multivector.stanford_colbert import (
     is_stanford_colbert,
     read_multi_vector,
 )
+from sie_triton.models.families.shared.token_pooling import TOKEN_POOLING
 
 Length = Annotated[int, Gt(0)]
 
@@ -49,7 +50,7 @@ class MultiVectorOptions(Options):
 
 class MultiVector(TextFamily):
     outputs = (ENCODE_OUTPUTS["multivector"],)
-    parameters = (TRUNCATION_SIDE,)
+    parameters = (TRUNCATION_SIDE, *TOKEN_POOLING)
     score_modes = ("maxsim",)
     features = (INPUT_IDS,)
     options = MultiVectorOptions

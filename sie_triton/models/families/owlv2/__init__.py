@@ -72,7 +72,7 @@ TEMPLATE = Parameter(
     str,
     max_characters=1000,
     for_prompt=True,
-    doc=f'text that the model reads for a label, with {{}} in place of the label; default "{USUAL_TEMPLATE}"',
+    doc=f'text read for a label, with {{}} in its place; default "{USUAL_TEMPLATE}"',
 )
 
 # Resizing gives values between the 256 steps of a colour; each step is divided into 128.

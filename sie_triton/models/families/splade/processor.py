@@ -52,6 +52,9 @@ class LookupTokenizer(TextTokenizer):
         super()._switch_side()
         self._queries = with_other_side(self._queries)
 
+    def tokenizer_of(self, part: Part) -> tokenizers.Tokenizer:
+        return self._queries if self.is_query(part) else self._tokenizer
+
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:
             return without_lookup(super().encode(framed), len(framed))

@@ -38,8 +38,8 @@ AGGREGATION = Parameter(
     "aggregation_strategy",
     str,
     STRATEGIES,
-    doc="as in transformers: none gives tokens with their full labels; simple, the default, joins neighbours of one "
-    "label; first, average and max give a word one label",
+    doc="as in transformers: none: tokens with their full labels; simple (default): neighbours of one label joined; "
+    "first, average, max: one label a word",
 )
 
 

@@ -1,10 +1,13 @@
 """The preprocess stage through its public interface, with a real tokenizer."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, ModelError, SIEError
+from sie_triton.models.families.shared import token_pooling
 from sie_triton.models.inputs import KINDS
 from sie_triton.models.inputs.prompt import Prompt, Question
 from sie_triton.models.inputs.request_parts import Framed, is_bulk
@@ -67,6 +70,39 @@ def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_dir
     stage.close()
 
 
+@pytest.mark.parametrize("text", ["word " * 300, "many a word " * 20_000])
+def test_a_chunk_is_read_like_an_item_with_its_text(tmp_path, minilm_directory, text):
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory)))
+    parameters = {"instruction": "read: "}
+    (split,) = run(stage, [asked("encode", {**parameters, "chunk_tokens": 32, "chunk_overlap": 4}, text=["hi", text])])
+    context = split["context"]
+    (apart,) = run(stage, [asked("encode", parameters, text=[["hi", text][i][a:b] for i, a, b in context.chunks])])
+    assert (context.num_items, context.truncated) == (len(context.chunks), [])
+    assert context.chunks[:2] == [[0, 0, 2], [1, 0, context.chunks[1][2]]]
+    for name in ("input_ids", "lengths", "cost"):
+        np.testing.assert_array_equal(split[name], apart[name])
+    assert split["lengths"].max() == 32
+    stage.close()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"chunk_overlap": 3}, "chunk_overlap"),
+        ({"chunk_tokens": 3, "instruction": "a prompt"}, "chunk_tokens"),
+        ({"chunk_tokens": 0}, "chunk_tokens"),
+        ({"chunk_tokens": 16, "chunk_overlap": 8}, "chunk_overlap"),
+        ({"chunk_tokens": 16}, "text[1]"),
+    ],
+)
+def test_a_text_that_cannot_be_split_is_refused(tmp_path, minilm_directory, parameters, field):
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory)))
+    (refused,) = run(stage, [asked("encode", parameters, text=["a", "word " * 600_000])])
+    assert isinstance(refused, InputError)
+    assert refused.field == field
+    stage.close()
+
+
 @pytest.fixture
 def scorer(tmp_path, minilm_directory):
     """Preprocess stage of a model that encodes, and scores by its outputs."""
@@ -111,6 +147,31 @@ def test_an_id_that_is_not_utf_8_fails_only_its_request(tmp_path, minilm_directo
 
 def texts(*items):
     return np.array([[item.encode() for item in items]], object)
+
+
+def test_only_encode_splits_texts(scorer):
+    (refused,) = run(scorer, [asked("score", {"chunk_tokens": 16}, query=["who?"], text=["I"])])
+    assert isinstance(refused, InputError)
+    assert refused.field == "chunk_tokens"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"pool_factor": 2.0}, "text[1]"),
+        ({"pool_factor": 1, "num_protected_tokens": 3}, None),
+        ({"pool_factor": 0.5}, "pool_factor"),
+        ({"num_protected_tokens": 3}, "num_protected_tokens"),
+        ({"pool_factor": 2.0, "is_query": True}, None),
+    ],
+)
+def test_only_documents_of_some_length_are_pooled(tmp_path, minilm_directory, parameters, field):
+    changes = {"family": "bge_m3", "dims": {"multivector": 2}, "max_sequence_length": 256}
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory), **changes))
+    with patch.object(token_pooling, "MAX_TOKENS", 9):
+        (answer,) = run(stage, [asked("encode", parameters, text=["a", "many a word " * 9])])
+    assert (answer.field if isinstance(answer, InputError) else None) == field
+    stage.close()
 
 
 def test_the_query_is_appended_and_counted_in_the_cost(scorer):

@@ -5,6 +5,7 @@ from typing import Any
 
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.models.families.base import Family, Options
+from sie_triton.models.families.shared.token_pooling import TOKEN_POOLING
 
 # Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
 # on a CPU.
@@ -23,5 +24,6 @@ class PageOptions(Options):
 class PageFamily(Family):
     inputs = ("text", "image")
     outputs = (ENCODE_OUTPUTS["multivector"],)
+    parameters = TOKEN_POOLING
     score_modes = ("maxsim",)
     options = PageOptions

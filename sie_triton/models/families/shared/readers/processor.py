@@ -47,11 +47,9 @@ NEW_TOKENS_PARAMETER = Parameter(
     minimum=1,
     maximum=MAX_NEW_TOKENS,
     for_prompt=True,
-    doc="maximum number of tokens to generate; the model's own limit may be lower",
+    doc="most tokens to generate; the model's own limit may be lower",
 )
-BEAMS_PARAMETER = Parameter(
-    "num_beams", int, minimum=1, maximum=MAX_BEAMS, doc="number of beams in beam search; default 1"
-)
+BEAMS_PARAMETER = Parameter("num_beams", int, minimum=1, maximum=MAX_BEAMS, doc="beams of beam search; default 1")
 READER_PARAMETERS = (TASK_PARAMETER, NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
 
 
