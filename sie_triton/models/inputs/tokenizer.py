@@ -61,7 +61,8 @@ class TextTokenizer(Processor):
 
     def cutting(self, part: Part) -> "TextTokenizer":
         side = part.options.get(TRUNCATION_SIDE.name)
-        return self if side in (None, truncation_side(self._tokenizer)) else self._from_the_other_side
+        is_own = side is None or side == truncation_side(self._tokenizer)
+        return self if is_own else self._from_the_other_side
 
     @cached_property
     def _from_the_other_side(self) -> Self:
@@ -203,8 +204,12 @@ def _check_allowed(directory: Path) -> None:
 
 def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragged]:
     """Pack the ids of all texts in one array, with a flag for each truncated text."""
-    cut = np.array([bool(encoding.overflowing) for encoding in encodings])
-    return {**packed_ids([encoding.ids for encoding in encodings]), TRUNCATED.name: Ragged(cut)}
+    ids: list[Sequence[int]] = []
+    cut: list[bool] = []
+    for encoding in encodings:
+        ids.append(encoding.ids)
+        cut.append(bool(encoding.overflowing))
+    return {**packed_ids(ids), TRUNCATED.name: Ragged(np.array(cut))}
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:
