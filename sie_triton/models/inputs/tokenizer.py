@@ -81,7 +81,7 @@ class TextTokenizer(Processor):
         kept_out = self.prompt_tokens(frame.before) if isinstance(frame, Prompt) else 0
         _, lengths = features[INPUT_IDS.name]
         assert lengths is not None
-        return {**features, PROMPT_TOKENS.name: Ragged(np.full(len(lengths), kept_out, np.int32))}
+        return {**features, PROMPT_TOKENS.name: Ragged(np.array([kept_out] * len(lengths), np.int32))}
 
     def question(self, query: str, instruction: str | None) -> Question:
         """Return what the model reads together with each text that is scored against `query`.
@@ -214,6 +214,6 @@ def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragg
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:
     """Pack the ids of all texts in one array."""
-    lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-    flat = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
-    return {INPUT_IDS.name: Ragged(flat, lengths)}
+    lengths = list(map(len, ids))
+    flat = np.fromiter(chain.from_iterable(ids), np.int32, sum(lengths))
+    return {INPUT_IDS.name: Ragged(flat, np.array(lengths, np.int32))}

@@ -11,8 +11,6 @@ from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import InputError
 
-FEW = 64
-
 
 def check_features(features: Features, declared: Sequence[Tensor], max_length: int, limits: Mapping[str, int]) -> None:
     """Raise InputError for the first invalid feature. `limits`: the maximum of a feature, if the model has one."""
@@ -68,9 +66,8 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
 
 
 def extremes(values: Array) -> tuple[Any, Any]:
-    """Return minimum and maximum of at least one number. For a few numbers plain Python is faster than NumPy."""
-    found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]
-    return min(found), max(found)
+    """Return minimum and maximum of at least one number."""
+    return values.min(), values.max()
 
 
 def widths_of(model: Model) -> Mapping[str, int]:

@@ -44,9 +44,9 @@ class Seal:
     def __init__(self, directory: Path) -> None:
         self._key = shared_key(directory)
 
-    def of(self, covered: bytes | memoryview, sender: bytes) -> bytes:
-        """Return the seal, SEAL_BYTES long. `sender`: name of the step, up to 16 bytes."""
-        return blake2b(covered, key=self._key, digest_size=SEAL_BYTES, person=sender).digest()
+    def keyed(self, sender: bytes) -> blake2b:
+        """Return the hash of what a step sends, yet without data. `sender`: name of the step, up to 16 bytes."""
+        return blake2b(key=self._key, digest_size=SEAL_BYTES, person=sender)
 
 
 def shared_key(directory: Path) -> bytes:
@@ -77,7 +77,9 @@ class Messages:
     """Writes and reads the messages of the step `sender`, with `tensors` of the contract. Thread-safe."""
 
     def __init__(self, seal: Seal, sender: str, tensors: Iterable[Tensor]) -> None:
-        self._seal, self._sender = seal, sender.encode()
+        self._keyed = seal.keyed(sender.encode())
+        # Its buffer is not allocated for each message; threads may share it, because `pack` keeps the interpreter lock.
+        self._packer = msgpack.Packer(unicode_errors=LONE_SURROGATES)
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self._dtypes = {name: np.dtype(NUMPY_DTYPES[tensor.dtype]) for name, tensor in self._tensors.items()}
         # Integers before floats.
@@ -110,11 +112,10 @@ class Messages:
                 packed = floats if array.dtype.kind == "f" else integers
                 packed += (array.data, PADDING[-array.nbytes % ALIGNMENT])
         shapes_beside = [(name, array.shape) for name, array in beside.items()]
-        head = msgpack.packb((context.fields(), shapes, shapes_beside), unicode_errors=LONE_SURROGATES)
+        head = self._packer.pack((context.fields(), shapes, shapes_beside))
         covered = b"".join((head, PADDING[-len(head) % ALIGNMENT], *integers))
         front = FRONT.pack(cost, HEAD + len(covered), len(head))
-        seal = self._seal.of(front + covered, self._sender)
-        message = b"".join((seal, front, covered, *floats))
+        message = b"".join((self._sealed(front + covered), front, covered, *floats))
         return {MESSAGE.name: np.frombuffer(message, np.uint8), **beside}
 
     def read(self, request: Request, *, copy: bool) -> tuple[Context, Rows]:
@@ -122,22 +123,23 @@ class Messages:
 
         Without `copy` the arrays are only valid as long as the request.
         """
-        message = array_of(request, MESSAGE, copy=copy).data
+        message = array_of(request, MESSAGE, copy=copy)
+        data = message.data
         if len(message) < HEAD:
             raise _foreign(MESSAGE)
-        _, end, size = FRONT.unpack_from(message, SEAL_BYTES)
-        if not compare_digest(message[:SEAL_BYTES], self._seal.of(message[SEAL_BYTES:end], self._sender)):
+        _, end, size = FRONT.unpack_from(data, SEAL_BYTES)
+        if not compare_digest(data[:SEAL_BYTES], self._sealed(data[SEAL_BYTES:end])):
             raise _foreign(MESSAGE)
-        head = message[HEAD : HEAD + size]
+        head = data[HEAD : HEAD + size].tobytes()
         fields, inside, beside = msgpack.unpackb(head, unicode_errors=LONE_SURROGATES)
         rows: Rows = {}
         at = HEAD + size + -size % ALIGNMENT
         for name, shape in inside:
-            dtype, count = self._dtypes[name], prod(shape)
-            end = at + count * dtype.itemsize
+            dtype = self._dtypes[name]
+            end = at + prod(shape) * dtype.itemsize
             if end > len(message):
                 raise _foreign(MESSAGE)
-            rows[name] = np.frombuffer(message, dtype, count, at).reshape(shape)
+            rows[name] = message[at:end].view(dtype).reshape(shape)
             at = end + -end % ALIGNMENT
         if at != len(message):
             raise _foreign(MESSAGE)
@@ -146,6 +148,11 @@ class Messages:
             if list(rows[name].shape) != shape:
                 raise _foreign(self._tensors[name])
         return Context.of(fields), rows
+
+    def _sealed(self, covered: bytes | memoryview) -> bytes:
+        seal = self._keyed.copy()
+        seal.update(covered)
+        return seal.digest()
 
 
 def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:

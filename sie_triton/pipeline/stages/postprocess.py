@@ -82,7 +82,7 @@ class Postprocess:
             elif isinstance(arrived, Arrived):
                 context, verb = arrived.context, arrived.context.verb.name
                 waited = context.queue_ns + context.batch_wait_ns + context.loading_ns
-                latency, num_tokens = now - context.arrived_ns, int(arrived.lengths.sum())
+                latency, num_tokens = now - context.arrived_ns, sum(arrived.lengths.tolist())
                 values = {LATENCY: latency, QUEUE: waited, ITEMS: context.num_items, TOKENS: num_tokens}
                 self._traffic.observe(values, verb)
 

@@ -285,10 +285,11 @@ class Preprocess(ColdStage[Processor]):
     def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
         context = reading.context
         tensors = to_tensors(features, self._model.features)
-        lengths = tensors[self._lengths]
-        if not lengths.all():
-            check_read(reading.parts, lengths.tolist())
-        cost = min(int(self._cost(lengths).sum()), MAX_COST)
+        # Lists, because NumPy is slower for few numbers.
+        lengths = tensors[self._lengths].tolist()
+        if 0 in lengths:
+            check_read(reading.parts, lengths)
+        cost = min(sum(self._cost(tensors[self._lengths]).tolist()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
         if spans():
