@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.contract import VERBS
 from sie_triton.contract.spec import Runtime
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, ModelError
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.scheduling.job import NEVER, pack
 from sie_triton.pipeline.stages.context import Context
@@ -141,6 +141,12 @@ def test_an_output_of_a_familys_own_is_handed_on_with_its_lengths(codec):
 def test_the_context_from_inference_has_its_times(codec):
     found, _ = received(computed(codec, Context(ENCODE, {}, num_items=2, preprocessed_ns=4)))
     assert (found.inference_ns, found.queue_ns, found.batch_wait_ns) == (5, 0, 6)
+
+
+def test_a_job_whose_rows_cannot_be_collected_has_the_error(codec):
+    work = codec.read(entered(sent(Context(ENCODE, {}, num_items=2))), loaded())
+    codec.collect(work)  # no row has a dense vector
+    assert isinstance(work.error, ModelError)
 
 
 def received(outputs):
