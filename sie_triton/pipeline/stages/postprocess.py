@@ -153,7 +153,8 @@ class Postprocess:
 def _marked(indices: list[int], num_items: int) -> npt.NDArray[np.bool_]:
     """Return bool [items], True at `indices`."""
     marked = np.zeros(num_items, np.bool_)
-    marked[indices] = True
+    if indices:
+        marked[indices] = True
     return marked
 
 
