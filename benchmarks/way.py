@@ -24,7 +24,6 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.errors import SIEError
-from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.message import Seal
@@ -154,8 +153,7 @@ class Double:
     loaded = Loaded({}, MAX_LENGTH, 0, 0)
 
     def forward(self, batch: Batch, threads: int) -> Rows:
-        _, lengths = tokens(batch)
-        return {"dense": np.ones((len(lengths), DIM), np.float32)}
+        return {"dense": np.ones((len(batch.is_query), DIM), np.float32)}
 
     def close(self) -> None:
         pass

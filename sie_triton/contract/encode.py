@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract.arrays import Ints
-from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
@@ -23,6 +22,8 @@ from sie_triton.contract.verb import (
     Options,
     Verb,
     common_parameters,
+    item_tensors,
+    items_of,
 )
 from sie_triton.errors import InputError
 
@@ -106,10 +107,14 @@ class Encode(Verb):
 
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         known = requested_outputs(model, options)
-        return {
-            tensor.name: _together(tensor, rows) if tensor in known.sent else tensor.empty()
-            for tensor in known.forwarded
-        }
+        found: Rows = {}
+        for tensor in known.forwarded:
+            if tensor in known.sent:
+                pieces = [row[tensor.name] for row in rows]
+                found[tensor.name] = np.concatenate(pieces) if tensor.lengths else np.array(pieces)
+            else:
+                found[tensor.name] = tensor.empty()
+        return found
 
     def answering(self, model: Model) -> Answering:
         return Vectors(model)
@@ -126,8 +131,8 @@ class Vectors(Answering):
     def __init__(self, model: Model) -> None:
         spec = model.spec
         self._model = model
-        self._declared = {name: _declared(output, name in spec.scaled) for name, output in model.outputs.items()}
-        self._splits = splits_texts(model)
+        # What stands for outputs that a request does not select.
+        self._empty = {tensor.name: tensor.empty() for tensor in Encode().outputs(model)}
         self._muvera = Muvera(spec.muvera, spec.dims[MULTIVECTOR.name]) if spec.muvera is not None else None
 
     def prepare(self, requests: Sequence[Computed]) -> None:
@@ -145,14 +150,11 @@ class Vectors(Answering):
                 self._add_muvera(self._muvera, group, is_query)
 
     def outputs(self, request: Computed) -> Rows:
-        outputs: Rows = {}
-        wanted = requested_outputs(self._model, request.options).wanted
-        for name, output in self._model.outputs.items():
-            tensors = self._transformed(output, request) if name in wanted else {}
-            for tensor in self._declared[name]:
-                outputs[tensor.name] = tensors[tensor.name] if tensor.name in tensors else tensor.empty()
-        if self._splits:
-            outputs[CHUNKS.name] = request.tensors.get(CHUNKS.name, CHUNKS.empty())
+        outputs = dict(self._empty)
+        for name in requested_outputs(self._model, request.options).wanted:
+            self._transform(self._model.outputs[name], request, outputs)
+        if CHUNKS.name in request.tensors:
+            outputs[CHUNKS.name] = request.tensors[CHUNKS.name]
         return outputs
 
     def _add_muvera(self, muvera: Muvera, group: Sequence[Computed], is_query: bool) -> None:
@@ -163,18 +165,19 @@ class Vectors(Answering):
         for request, row in zip(group, rows, strict=True):
             request.tensors[MUVERA.name] = row
 
-    def _transformed(self, output: Output, request: Computed) -> Rows:
-        tensors = {tensor.name: request.tensors[tensor.name] for tensor in output.tensors}
+    def _transform(self, output: Output, request: Computed, outputs: Rows) -> None:
+        """Put the tensors of an output type into `outputs`."""
+        for tensor in output.tensors:
+            outputs[tensor.name] = request.tensors[tensor.name]
         options = request.options
         if output.name == DENSE.name:
-            tensors[DENSE.name] = _dense(tensors[DENSE.name], options)
+            outputs[DENSE.name] = _dense(outputs[DENSE.name], options)
         dtype = str(options.get("output_dtype", OUTPUT_DTYPES[0]))
         if output.quantized and dtype != OUTPUT_DTYPES[0]:
-            vectors = tensors.pop(output.name)
-            tensors[output.quantized.name] = quantize(vectors, dtype)
-            if output.scales and dtype in SCALED_DTYPES:
-                tensors[output.scales.name] = scales(vectors, dtype)
-        return tensors
+            vectors, outputs[output.name] = outputs[output.name], self._empty[output.name]
+            outputs[output.quantized.name] = quantize(vectors, dtype)
+            if output.scales and output.scales.name in self._empty and dtype in SCALED_DTYPES:
+                outputs[output.scales.name] = scales(vectors, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,20 +201,10 @@ def _requested_outputs(model: Model, named: str) -> RequestedOutputs:
     return RequestedOutputs(wanted, needed, model.tensors(needed), Encode().forwarded(model))
 
 
-def _declared(output: Output, is_scaled: bool) -> list[Tensor]:
-    forms = (*output.tensors, output.quantized, output.scales if is_scaled else None)
-    return [tensor for tensor in forms if tensor is not None]
-
-
 def _dense(dense: Any, options: Options) -> Any:
     if "dimensions" in options:
         dense = truncate(dense, int(options["dimensions"]))
     return normalize(dense) if options.get("normalize", True) else dense
-
-
-def _together(tensor: Tensor, rows: Sequence[Rows]) -> Any:
-    pieces = [row[tensor.name] for row in rows]
-    return np.concatenate(pieces) if tensor.lengths else np.array(pieces)
 
 
 def _check_prompt(instruction: Any, prompt_name: str, profile: Profile, is_query: bool | None) -> None:

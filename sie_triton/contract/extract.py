@@ -9,7 +9,6 @@ import numpy as np
 
 from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
-from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, encodable
@@ -25,7 +24,7 @@ from sie_triton.contract.tensors import (
     TEXT,
     Tensor,
 )
-from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
+from sie_triton.contract.verb import Answering, Options, Verb, common_parameters, item_tensors, items_of
 from sie_triton.errors import InputError
 
 MAX_LABELS = 4096

@@ -1,6 +1,6 @@
 """A model as its verbs see it, and the data that its ensembles pass from step to step."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -52,10 +52,6 @@ class Model:
         """Name of the tensor of the items' lengths."""
         return self.features[0].lengths or self.features[0].name
 
-    def lengths_of(self, features: "Features") -> Ints:
-        """Return the length of each item, int32 [items]."""
-        return features[self.features[0].name].of_items
-
     def tensors(self, types: frozenset[str]) -> tuple[Tensor, ...]:
         """Return the tensors of these output types, in the model's order."""
         return tuple(tensor for name, output in self.outputs.items() if name in types for tensor in output.tensors)
@@ -90,7 +86,6 @@ class Batch:
     outputs: frozenset[str] = frozenset()  # types that any item needs
     options: Sequence[Mapping[str, ParameterValue]] = ()  # of each item, for the family; empty if the family has none
     loras: Sequence[str] = ()  # LoRA adapter of each item, "" for none; empty if no item has one
-    group: Hashable = None  # what all items share that changes the forward pass
     deadline_ns: int | None = None  # monotonic: after it, no client waits for any of the rows; None: unknown
 
     @property

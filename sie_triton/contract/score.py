@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract.arrays import Ints
-from sie_triton.contract.items import item_tensors, items_of, without_empty
 from sie_triton.contract.model import Model, Part, Rows
 from sie_triton.contract.outputs import SCORE_MODES
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import IMAGE, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor
 from sie_triton.contract.transforms import similarity
-from sie_triton.contract.verb import Options, Verb, common_parameters
+from sie_triton.contract.verb import Options, Verb, common_parameters, item_tensors, items_of, without_empty
 from sie_triton.errors import InputError
 
 # Kind of input → tensor of the query.

@@ -97,13 +97,14 @@ class TrafficWriter:
         """Make a record that no other process sees."""
         return cls(np.zeros(1, RECORD))
 
-    def observe(self, histogram: Histogram, value: int, verb: str = "") -> None:
-        """Count a value, in the histogram's unit; one beyond MAX_VALUE counts as that."""
-        value = min(max(value, 0), MAX_VALUE)
-        limits, counts, sums = self._histograms[histogram]
+    def observe(self, values: Mapping[Histogram, int], verb: str = "") -> None:
+        """Count a value in each histogram, in its unit; one beyond MAX_VALUE counts as that."""
         row = VERBS.index(verb) if verb else 0
-        self._numbers[counts + row * (len(limits) + 1) + bisect_left(limits, value)] += 1
-        self._numbers[sums + row] += value
+        for histogram, value in values.items():
+            limits, counts, sums = self._histograms[histogram]
+            counted = min(max(value, 0), MAX_VALUE)
+            self._numbers[counts + row * (len(limits) + 1) + bisect_left(limits, counted)] += 1
+            self._numbers[sums + row] += counted
 
     def fail(self, error: SIEError) -> None:
         """Count an error by its kind."""

@@ -20,6 +20,7 @@ from sie_triton.models.families.gliner2.tensors import CLASS_SCORES
 from sie_triton.pipeline.scheduling.job import rows_of
 from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.message import Seal
+from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.worker.messages import Loaded
@@ -69,11 +70,13 @@ class Pipeline:
         return self.rows_of(request_of(features))
 
     def rows_of(self, request: FakeRequest) -> Outputs:
-        work = self.codec.read(open_requests().enter(request), self.loaded)
+        work = self.codec.read(OpenRequest(request, open_requests()), self.loaded)
         self._taken.raise_to(highest_ticket=work.context.ticket)
         work.rows = self._rows(work)
         work.ran.append((monotonic_ns(), monotonic_ns()))
         self.codec.collect(work)
+        if work.error is not None:
+            raise work.error
         return self.codec.write(work, BusyLog(), BusyLog())
 
     def answer(self, verb: Verb, parameters: Mapping[str, Any], inputs: Outputs, timeout_us: int = 0) -> Outputs:

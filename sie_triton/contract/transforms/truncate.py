@@ -16,6 +16,6 @@ def normalize(vectors: Floats) -> Floats:
     >>> normalize(np.array([[3.0, 4.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929]]
     """
-    norms: Floats = np.linalg.norm(vectors, axis=1, keepdims=True)
+    norms = np.sqrt(np.square(vectors).sum(axis=1, keepdims=True))
     unit: Floats = vectors / np.maximum(norms, np.float32(1e-12))
     return unit

@@ -7,12 +7,13 @@ a vocabulary crosses the end of a word. If the text is cut within a word, the to
 whole text. The part therefore has `margin_tokens` more tokens than the model reads.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import tokenizers
 
-from sie_triton.models.inputs.growth import check_grown
+from sie_triton.models.inputs.growth import ATTRIBUTE, check_grown
 from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
 
@@ -48,6 +49,10 @@ def kept(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int) -> str:
 
     Raise Unreadable if the text is too long.
     """
+    if len(text) <= LIMITS.characters_per_token * (num_tokens + LIMITS.margin_tokens):
+        if getattr(tokenizer, ATTRIBUTE, math.inf) > LIMITS.max_usual_growth:
+            check_grown(text, tokenizer)
+        return text
     return _part(tokenizer, text, num_tokens, _end if truncation_side(tokenizer) == "left" else _start)
 
 

@@ -22,8 +22,7 @@ def truncated(features: Features, num_items: int) -> list[int]:
     """Indices of the truncated items among the first `num_items`; empty if the processor does not report them."""
     if TRUNCATED.name not in features:
         return []
-    found: list[int] = np.flatnonzero(features[TRUNCATED.name].values[:num_items]).tolist()
-    return found
+    return [i for i, is_cut in enumerate(features[TRUNCATED.name].values[:num_items].tolist()) if is_cut]
 
 
 def split(features: Features, counts: Sequence[int]) -> list[Features]:

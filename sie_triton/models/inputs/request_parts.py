@@ -31,7 +31,7 @@ class Framed:
 
     def inputs(self) -> list[Any]:
         """Return the elements with their prompts, as the processor encodes them."""
-        return [self.frame.around(element) for element in self.part.elements]
+        return list(map(self.frame.around, self.part.elements))
 
     def chunks(self) -> Iterator["Framed"]:
         """Cut into chunks of consecutive elements, at least one each, with a total size of about `chunk_size`."""
@@ -63,9 +63,12 @@ def features_of(processor: Processor, requests: Sequence[RequestParts]) -> list[
         is_query = processor.has_roles and processor.is_query(framed.part)
         groups.setdefault((processor.cutting(framed.part), is_query), []).append(framed)
     for (reader, is_query), group in groups.items():
-        features = reader.encode([one for each in group for one in each.inputs()], is_query=is_query)
-        parts = split(features, _items_of(group, features))
-        done |= {id(each): processor.finish(part, each.frame) for each, part in zip(group, parts, strict=True)}
+        inputs: list[Any] = []
+        for each in group:
+            inputs += each.inputs()
+        features = reader.encode(inputs, is_query=is_query)
+        for each, part in zip(group, split(features, _items_of(group, features)), strict=True):
+            done[id(each)] = processor.finish(part, each.frame)
     return [join([done[id(each)] for each in request_parts]) for request_parts in requests]
 
 

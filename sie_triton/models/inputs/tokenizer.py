@@ -61,7 +61,8 @@ class TextTokenizer(Processor):
 
     def cutting(self, part: Part) -> "TextTokenizer":
         side = part.options.get(TRUNCATION_SIDE.name)
-        return self if side in (None, truncation_side(self._tokenizer)) else self._from_the_other_side
+        is_own = side is None or side == truncation_side(self._tokenizer)
+        return self if is_own else self._from_the_other_side
 
     def tokenizer_of(self, part: Part) -> tokenizers.Tokenizer:
         return self._tokenizer
@@ -83,7 +84,7 @@ class TextTokenizer(Processor):
         kept_out = self.prompt_tokens(frame.before) if isinstance(frame, Prompt) else 0
         _, lengths = features[INPUT_IDS.name]
         assert lengths is not None
-        return {**features, PROMPT_TOKENS.name: Ragged(np.full(len(lengths), kept_out, np.int32))}
+        return {**features, PROMPT_TOKENS.name: Ragged(np.array([kept_out] * len(lengths), np.int32))}
 
     def question(self, query: str, instruction: str | None) -> Question:
         """Return what the model reads together with each text that is scored against `query`.
@@ -214,12 +215,16 @@ def _check_allowed(directory: Path) -> None:
 
 def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragged]:
     """Pack the ids of all texts in one array, with a flag for each truncated text."""
-    cut = np.array([bool(encoding.overflowing) for encoding in encodings])
-    return {**packed_ids([encoding.ids for encoding in encodings]), TRUNCATED.name: Ragged(cut)}
+    ids: list[Sequence[int]] = []
+    cut: list[bool] = []
+    for encoding in encodings:
+        ids.append(encoding.ids)
+        cut.append(bool(encoding.overflowing))
+    return {**packed_ids(ids), TRUNCATED.name: Ragged(np.array(cut))}
 
 
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:
     """Pack the ids of all texts in one array."""
-    lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-    flat = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
-    return {INPUT_IDS.name: Ragged(flat, lengths)}
+    lengths = list(map(len, ids))
+    flat = np.fromiter(chain.from_iterable(ids), np.int32, sum(lengths))
+    return {INPUT_IDS.name: Ragged(flat, np.array(lengths, np.int32))}

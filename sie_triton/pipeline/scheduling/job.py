@@ -1,6 +1,9 @@
-"""Jobs: requests that wait for the device, with their items and the rows computed so far."""
+"""Jobs: requests that wait for the device, with their items, the costs of these, and the rows computed so far.
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+A cost is an integer in units of about one token's forward pass.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -8,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.arrays import Ints
 from sie_triton.contract.parameters import ParameterValue
 from sie_triton.errors import OutOfMemory, SIEError
 
@@ -19,15 +23,38 @@ def deadline_ns(arrived_ns: int, timeout_us: int) -> int:
     return min(NEVER, arrived_ns + timeout_us * 1000) if timeout_us else NEVER
 
 
+def token_cost(lengths: Ints) -> npt.NDArray[np.int64]:
+    """Return the length as cost: 1 per token.
+
+    >>> token_cost(np.array([3, 512], np.int32)).tolist()
+    [3, 512]
+    """
+    return lengths.astype(np.int64)
+
+
+def attention_cost(lengths: Ints) -> npt.NDArray[np.int64]:
+    """Return length² / 512, rounded up: twice the length costs four times as much.
+
+    >>> attention_cost(np.array([256, 512], np.int32)).tolist()
+    [128, 512]
+    """
+    return -(-(lengths.astype(np.int64) ** 2) // 512)
+
+
+COST_FUNCTIONS: Mapping[str, Callable[[Ints], npt.NDArray[np.int64]]] = {
+    "tokens": token_cost,
+    "attention": attention_cost,
+}
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A request that waits for the device.
 
     `costs`: one per item, in the model's unit. `deadline_ns`, and `ran`, (start, end) of each forward pass, are
-    monotonic nanoseconds. Items with different `group` never share a forward pass. `wanted`: the output types that the
-    forward pass must compute; `options`: the parameters that the family reads there. `lora`: the worker's name of the
-    LoRA adapter of the items; empty: none. The owner of the job writes the fields: first the stage, then one lane at a
-    time, under the stage's lock.
+    monotonic nanoseconds. `wanted`: the output types that the forward pass must compute; `options`: the parameters that
+    the family reads there. `lora`: the worker's name of the LoRA adapter of the items; empty: none. The owner of the
+    job writes the fields: first the stage, then one lane at a time, under the stage's lock.
     """
 
     features: Features
@@ -35,7 +62,6 @@ class Job:
     costs: Sequence[int]
     wanted: frozenset[str] = frozenset()
     deadline_ns: int = NEVER
-    group: Hashable = None
     options: Mapping[str, ParameterValue] | None = None
     lora: str = ""
     is_bulk: bool = False
@@ -43,16 +69,16 @@ class Job:
     error: SIEError | None = None
     ran: list[tuple[int, int]] = field(default_factory=list)
     num_items: int = field(init=False)
-    _missing: int = field(init=False)
+    num_missing: int = field(init=False)
     _bounds: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.num_items = self._missing = len(self.costs)
+        self.num_items = self.num_missing = len(self.costs)
         self.rows = [{}] * self.num_items
 
     @property
     def is_done(self) -> bool:
-        return self.error is not None or not self._missing
+        return self.error is not None or not self.num_missing
 
     def is_late(self, now_ns: int) -> bool:
         """True if the job has failed or its deadline has passed, so that no more of it should be computed."""
@@ -61,17 +87,14 @@ class Job:
     def rows_of(self, feature: Ragged, item: int) -> npt.NDArray[np.generic]:
         """Return the rows of an item in one of `features`."""
         values, lengths = feature
+        if self.num_items == 1:
+            return values
         if lengths is None:
             return values[item : item + 1]
         bounds = self._bounds.get(id(lengths))
         if bounds is None:
             bounds = self._bounds[id(lengths)] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return values[bounds[item] : bounds[item + 1]]
-
-    def put(self, item: int, row: Rows) -> None:
-        """Store the result of one item."""
-        self.rows[item] = row
-        self._missing -= 1
 
 
 J = TypeVar("J", bound=Job)
@@ -89,29 +112,30 @@ def items_of(jobs: Iterable[J]) -> list[JobItem[J]]:
     return [(job, item) for job in jobs for item in range(job.num_items)]
 
 
-def side_by_side(items: SubBatch[J]) -> SubBatch[J]:
-    """Sort items so that the items of each LoRA adapter are adjacent."""
-    return sorted(items, key=lambda each: each[0].lora) if {job.lora for job, _ in items} - {""} else items
+def total_cost(items: SubBatch[J]) -> int:
+    return sum([job.costs[item] for job, item in items])
 
 
 def pack(items: SubBatch[J]) -> Batch:
     """Pack the items of a sub-batch into a batch."""
-    first, loras = items[0][0], [job.lora for job, _ in items]
+    first = items[0][0]
+    is_query, options, loras = [], [], []
+    wanted, deadline_ns = first.wanted, first.deadline_ns
+    for job, item in items:
+        is_query.append(job.is_query[item])
+        options.append(job.options or {})
+        loras.append(job.lora)
+        wanted |= job.wanted
+        deadline_ns = max(deadline_ns, job.deadline_ns)
+    is_whole = len(items) == first.num_items and [*items] == items_of([first])
     return Batch(
-        features=first.features if _is_whole(first, items) else _end_to_end(items),
-        is_query=np.array([job.is_query[item] for job, item in items]),
-        outputs=frozenset().union(*[job.wanted for job, _ in items]),
-        options=[] if first.options is None else [job.options or {} for job, _ in items],
+        features=first.features if is_whole else _end_to_end(items),
+        is_query=np.array(is_query),
+        outputs=wanted,
+        options=[] if first.options is None else options,
         loras=loras if any(loras) else [],
-        group=first.group,
-        deadline_ns=max([job.deadline_ns for job, _ in items]),
+        deadline_ns=deadline_ns,
     )
-
-
-def _is_whole(job: Job, items: SubBatch[J]) -> bool:
-    """True if `items` are exactly the items of `job`, in their order."""
-    places = [item for own, item in items if own is job]
-    return len(places) == len(items) and places == [*range(job.num_items)]
 
 
 def _end_to_end(items: SubBatch[J]) -> Features:
@@ -131,18 +155,18 @@ def _length(feature: Ragged, item: int) -> int:
 
 
 def again(
-    items: SubBatch[J], result: Rows | SIEError, halvings: int, at_fault: tuple[type[SIEError], ...]
+    items: SubBatch[J], error: SIEError, halvings: int, at_fault: tuple[type[SIEError], ...]
 ) -> list[SubBatch[J]]:
     """Return parts of a failed sub-batch to retry separately; empty if retrying cannot help.
 
     After OutOfMemory the parts are halves, at most `halvings` times. After an error of `at_fault`, which one of the
     jobs may have caused, each job is a part, so that it does not fail the others.
     """
-    if isinstance(result, OutOfMemory) and len(items) > 1 and halvings > 0:
+    if isinstance(error, OutOfMemory) and len(items) > 1 and halvings > 0:
         middle = len(items) // 2
         return [items[:middle], items[middle:]]
-    jobs = {id(job): job for job, _ in items}.values()
-    if isinstance(result, at_fault) and len(jobs) > 1:
+    jobs = dict.fromkeys(job for job, _ in items)
+    if isinstance(error, at_fault) and len(jobs) > 1:
         return [[each for each in items if each[0] is job] for job in jobs]
     return []
 
@@ -152,16 +176,17 @@ def settle(items: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ra
 
     `ragged`: name of each ragged tensor → name of its lengths.
     """
-    jobs = {id(job): job for job, _ in items if not job.is_done}
+    jobs = {job: None for job, _ in items if not job.is_done}
     if isinstance(result, SIEError):
-        for job, _ in items:
-            job.error = job.error or result
+        for job in jobs:
+            job.error = result
     else:
         for (job, item), row in zip(items, rows_of(result, len(items), ragged), strict=True):
-            job.put(item, row)
-    for job in jobs.values():
+            job.rows[item] = row
+            job.num_missing -= 1
+    for job in jobs:
         job.ran.append(ran)
-    return [job for job in jobs.values() if job.is_done]
+    return [job for job in jobs if job.is_done]
 
 
 def rows_of(result: Rows, num_items: int, ragged: Mapping[str, str]) -> list[Rows]:

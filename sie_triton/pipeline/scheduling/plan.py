@@ -1,24 +1,26 @@
 """Plan sub-batches: costs and a budget in, lists of positions out. Pure; works on integers only."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 
-def plan(costs: Sequence[int], budget: int, groups: Sequence[Hashable] | None = None) -> list[list[int]]:
+def plan(costs: Sequence[int], budget: int) -> list[list[int]]:
     """Cut items into sub-batches, each a list of positions in `costs`.
 
-    Items of different `groups` never share a sub-batch, because they need different forward passes. Within a group
-    items are sorted by cost, and cut so that a sub-batch costs at most `budget`. An item that exceeds the budget runs
+    Items are sorted by cost, and cut so that a sub-batch costs at most `budget`. An item that exceeds the budget runs
     alone.
 
     >>> plan([5, 1, 9, 2], budget=8)
     [[1, 3, 0], [2]]
-    >>> plan([1, 1, 1], budget=8, groups=["a", "b", "a"])
-    [[0, 2], [1]]
     """
-    members: dict[Hashable, list[int]] = {}
-    for position in range(len(costs)):
-        members.setdefault(groups[position] if groups is not None else None, []).append(position)
-    return [batch for group in members.values() for batch in _cut(sorted(group, key=costs.__getitem__), costs, budget)]
+    batches: list[list[int]] = []
+    room = -1
+    for position in sorted(range(len(costs)), key=costs.__getitem__):
+        if costs[position] > room:
+            batches.append([])
+            room = budget
+        batches[-1].append(position)
+        room -= costs[position]
+    return batches
 
 
 def balanced(costs: Sequence[int], budget: int, lanes: int) -> int:
@@ -34,15 +36,3 @@ def balanced(costs: Sequence[int], budget: int, lanes: int) -> int:
     num_batches += -num_batches % lanes
     # With this slack every sub-batch except the last reaches total / num_batches.
     return min(budget, -(-total // num_batches) + max(costs) - 1) if costs else budget
-
-
-def _cut(order: list[int], costs: Sequence[int], budget: int) -> list[list[int]]:
-    batches: list[list[int]] = []
-    room = -1
-    for position in order:
-        if costs[position] > room:
-            batches.append([])
-            room = budget
-        batches[-1].append(position)
-        room -= costs[position]
-    return batches

@@ -8,15 +8,15 @@ interrupted; parallel forward passes do not (measured in docs/decisions/batching
 no resources here: each is a request in flight.
 
 A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, waiting work
-accumulates. A sub-batch holds work of one group and one class, in order of arrival. Requests with one item, whose
-caller waits for it, go first; then requests with several items; then bulk requests in turns. A class that was passed
-over a few times is next, so no class starves.
+accumulates. A sub-batch holds work of one class, in order of arrival. Requests with one item, whose caller waits for
+it, go first; then requests with several items; then bulk requests in turns. A class that was passed over a few times is
+next, so no class starves.
 """
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Generic
@@ -122,11 +122,13 @@ class Scheduler(Generic[J]):
     def reserve_idle_device(self) -> Iterator[int]:
         """Reserve the idle device for the calling thread. Give the CPU threads it may use, 0 if there is other work."""
         with self._changed:
-            granted = self._idle == self._num_all and not self._has_work()
-            taken = self._num_alone if granted else 0
+            taken = self._num_alone if self._idle == self._num_all and not self._has_work() else 0
             self._idle -= taken
-        with self._giving_back(taken):
-            yield self._cpu.threads() if granted else 0
+        try:
+            yield self._cpu.threads() if taken else 0
+        finally:
+            if taken:
+                self._now_idle(taken)
 
     @contextmanager
     def reserve_lane(self, wait_s: float) -> Iterator[int]:
@@ -139,16 +141,11 @@ class Scheduler(Generic[J]):
             self._freed.wait_for(lambda: self._bulk or self._has_free_lane(), wait_s)
             taken = int(self._has_free_lane())
             self._idle -= taken
-        with self._giving_back(taken):
-            yield self.threads(1) if taken else 0
-
-    @contextmanager
-    def _giving_back(self, num_lanes: int) -> Iterator[None]:
         try:
-            yield
+            yield self.threads(1) if taken else 0
         finally:
-            if num_lanes:
-                self._now_idle(num_lanes)
+            if taken:
+                self._now_idle(taken)
 
     def _has_free_lane(self) -> bool:
         return self._idle > 0 and not self._has_work()
@@ -271,21 +268,22 @@ class Scheduler(Generic[J]):
         queue = self._several if is_overdue and self._several else self._single or self._several
         if not queue:
             return []
-        taken = self._fitting(alike := of_one_group(queue))
-        remove(queue, taken, is_all=len(alike) == len(queue))
+        taken = self._fitting(queue)
+        for _ in taken:
+            queue.popleft()
         self._queued_cost -= sum(map(cost, taken))
         self._since_several = 0 if queue is self._several else self._since_several + 1
         self._since_bulk += 1
         return sorted(taken, key=cost)
 
-    def _fitting(self, alike: Sequence[JobItem[J]]) -> list[JobItem[J]]:
+    def _fitting(self, queue: Collection[JobItem[J]]) -> list[JobItem[J]]:
         """Return the first items that fit, at least one."""
         num_shares = max(1, self._idle // self._lanes_of_share)
-        share = -(-sum(map(cost, alike)) // num_shares) + max(map(cost, alike)) - 1
+        share = -(-sum(map(cost, queue)) // num_shares) + max(map(cost, queue)) - 1
         left, total, now = float(min(self.lane_budget, share)), 0, monotonic_ns()
         taken: list[JobItem[J]] = []
         jobs: set[int] = set()
-        for item in alike:
+        for item in queue:
             jobs.add(id(item[0]))
             if taken and (total + cost(item) > left or len(jobs) > self._max_requests):
                 break
@@ -340,21 +338,3 @@ class Pace:
     def _slow(self) -> float:
         ordered = sorted(self._ns_per_cost)
         return ordered[len(ordered) * 3 // 4] if ordered else 0.0
-
-
-def of_one_group(queue: Sequence[JobItem[J]]) -> list[JobItem[J]]:
-    """Return the items that may share a forward pass with the first."""
-    group = queue[0][0].group
-    return [each for each in queue if each[0].group == group]
-
-
-def remove(queue: deque[JobItem[J]], taken: Sequence[JobItem[J]], *, is_all: bool) -> None:
-    """Remove `taken` from `queue`. `is_all`: the whole queue is of one group, so `taken` are its first items."""
-    if is_all:
-        for _ in taken:
-            queue.popleft()
-        return
-    gone = set(map(id, taken))
-    left = [each for each in queue if id(each) not in gone]
-    queue.clear()
-    queue.extend(left)

@@ -1,4 +1,4 @@
-"""Checks of a step's inputs: shapes, lengths and ranges."""
+"""Checks of what another package's processor or adapter has made: shapes, lengths and ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,28 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Features, Model, Rows
+from sie_triton.contract import Features, Model
 from sie_triton.contract.arrays import Array, Ints
-from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
+from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import InputError
-from sie_triton.pipeline.stages.request import Request
-
-FEW = 64
-
-
-def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
-    """Return an input without its batch dimension, in its declared dtype. Raise InputError for a wrong shape.
-
-    With `copy` False the array is only valid as long as the request.
-    """
-    array = request.tensor(tensor.name)
-    if array is None:
-        raise InputError.at(tensor.name, "missing; it is a required input")
-    if array.ndim != 1 + len(tensor.dims) or array.shape[0] != 1:
-        dims = ", ".join("k" if dim < 0 else str(dim) for dim in tensor.dims)
-        raise InputError.at(tensor.name, f"has shape {list(array.shape)}; send [1, {dims}], one request per batch row")
-    found: Array = array[0].astype(NUMPY_DTYPES[tensor.dtype], copy=copy)
-    return found
 
 
 def check_features(features: Features, declared: Sequence[Tensor], max_length: int, limits: Mapping[str, int]) -> None:
@@ -48,14 +30,6 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
                 )
         check_width(tensor, values)
         check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
-
-
-def check_limits(rows: Rows, limits: Mapping[str, int]) -> None:
-    """Raise InputError for a larger number than the loaded model reads: preprocess knows only the model's files."""
-    for name, limit in limits.items():
-        values = rows.get(name)
-        if values is not None and len(values) and extremes(values)[1] > limit:
-            raise InputError.at(name, f"must be at most {limit}, the largest that the loaded model reads")
 
 
 def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int | None, why: str = "") -> None:
@@ -92,9 +66,8 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
 
 
 def extremes(values: Array) -> tuple[Any, Any]:
-    """Return minimum and maximum of at least one number. For a few numbers plain Python is faster than NumPy."""
-    found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]
-    return min(found), max(found)
+    """Return minimum and maximum of at least one number."""
+    return values.min(), values.max()
 
 
 def widths_of(model: Model) -> Mapping[str, int]:

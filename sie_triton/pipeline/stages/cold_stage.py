@@ -104,8 +104,7 @@ class ColdStage(ABC, Generic[Loaded]):
 
     def check_call(self, token: str) -> None:
         """Raise Cancelled if the client of a door's call has disconnected already, InputError for a malformed token."""
-        call = self._calls.find(token)
-        if call is not None and call.is_revoked():
+        if token and (call := self._calls.find(token)) is not None and call.is_revoked():
             raise Cancelled(GONE)
 
     def failure(self) -> SIEError:
@@ -163,18 +162,26 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status.record["last_used_ns"] = monotonic_ns()
         accepted: list[OpenRequest] = []
         try:
-            accepted = [self.open.enter(request) for request in requests[: max(0, self.places_left())]]
+            accepted = [OpenRequest(request, self.open) for request in requests[: max(0, self.places_left())]]
             self.status.add(num_requests=len(accepted), num_open=len(accepted))
             self._process_or_wait(accepted)
         except BaseException as exc:
             self._fail(accepted, exc)
-        refused = requests[len(accepted) :]
-        refusals = [self.refusal()] * len(refused) if refused else []
-        for request, error in zip(refused, refusals, strict=True):
-            self._failed_with(request, error)
-        num_deferred = sum([request.is_deferred for request in accepted])
+        answers: list[Answer] = []
+        num_deferred = 0
+        for open_request in accepted:
+            if open_request.returned is None:
+                self._fail([open_request], AssertionError("a request was neither answered nor deferred"))
+            assert open_request.returned is not None
+            num_deferred += open_request.is_deferred
+            answers.append(open_request.returned)
+        if refused := requests[len(accepted) :]:
+            error = self.refusal()
+            for request in refused:
+                self._failed_with(request, error)
+                answers.append(error)
         self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted), num_refused=len(refused))
-        return [*map(self._answered, accepted), *refusals]
+        return answers
 
     def close(self) -> None:
         self.closing.set()
@@ -189,12 +196,6 @@ class ColdStage(ABC, Generic[Loaded]):
                 self._wait(requests)
                 return
         self.process(loaded, requests)
-
-    def _answered(self, request: OpenRequest) -> Answer:
-        if request.returned is None:
-            self._fail([request], AssertionError("a request was neither answered nor deferred"))
-        assert request.returned is not None
-        return request.returned
 
     def _failed_with(self, request: Request, error: SIEError) -> None:
         """Count and report an error before its request is answered with it. Never raises."""

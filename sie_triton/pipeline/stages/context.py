@@ -87,13 +87,15 @@ class Contexts:
 
     def enter(self, request: Request, verb: Verb) -> tuple[Context, Options]:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
-        sent = {name: value for name, value in request.parameters.items() if name != CALL and not is_identity(name)}
-        given = check_parameters(sent, self._parameters[verb.name])
+        given: dict[str, Any] = {}
+        if parameters := request.parameters:
+            sent = {name: value for name, value in parameters.items() if name != CALL and not is_identity(name)}
+            given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(request.arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        return Context(verb, options, id, str(trace), token_of(request), 0, request.arrived_ns, deadline), given
+        return Context(verb, options, id, trace, token_of(request), 0, request.arrived_ns, deadline), given
 
 
 def token_of(request: Request) -> str:
@@ -101,11 +103,15 @@ def token_of(request: Request) -> str:
     return str(request.parameters.get(CALL, ""))
 
 
-def identity_of(request: Request) -> tuple[str, Trace]:
-    """Return the id of a client's request, which may be empty, and its trace, which begins here."""
-    headers, tracing = identity(request.parameters), spans()
+def identity_of(request: Request) -> tuple[str, str]:
+    """Return the id of a client's request, which may be empty, and its trace as text, which begins here."""
+    headers = identity(request.parameters) if request.parameters else {}
     traceparent = headers.get(TRACEPARENT, "")
-    trace = tracing.begin(traceparent) if tracing else Trace.unrecorded(traceparent)
+    trace = ""
+    if tracing := spans():
+        trace = str(tracing.begin(traceparent))
+    elif traceparent:
+        trace = str(Trace.unrecorded(traceparent))
     return request.id or headers.get(REQUEST_ID, ""), trace
 
 

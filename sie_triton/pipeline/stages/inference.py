@@ -8,7 +8,7 @@ Triton's queue. A request that costs more than all lanes take at once is bulk, a
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -22,7 +22,7 @@ from sie_triton.models.families import family
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import balanced, plan
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, side_by_side
+from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, total_cost
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.copies import Copies
@@ -96,20 +96,24 @@ class Inference(ColdStage[WorkerHandle]):
         return (NEVER, "") if context is None else (context.deadline_ns, context.call)
 
     def process(self, loaded: WorkerHandle, requests: Sequence[OpenRequest]) -> None:
-        now = monotonic_ns()
-        read = [job for request in requests if (job := self._read(loaded, request, now)) is not None]
-        self.status.raise_to(highest_ticket=max([job.context.ticket for job in read], default=0))
-        jobs = self._loras.ready(read)
+        jobs: list[InferenceJob] = []
+        with_lora: list[InferenceJob] = []
+        ticket, now = 0, monotonic_ns()
+        for request in requests:
+            if (job := self._read(loaded, request, now)) is not None:
+                (with_lora if job.lora else jobs).append(job)
+                ticket = max(ticket, job.context.ticket)
+        self.status.raise_to(highest_ticket=ticket)
+        if with_lora:
+            jobs += self._loras.ready(with_lora)
         if self._is_quick and loaded.is_alive:
             self._run_now([job for job in jobs if not job.is_bulk])
         # The device is busy, or this is too much work for this thread: the lanes run it.
-        later = [job for job in jobs if not job.is_done]
-        if not later:
-            return
-        for job in later:
-            job.defer()
-        self._submit_bulk(later)
-        self._scheduler.submit(items_of(job for job in later if not job.is_bulk))
+        if later := [job for job in jobs if not job.is_done]:
+            for job in later:
+                job.defer()
+            self._submit_bulk(later)
+            self._scheduler.submit(items_of(job for job in later if not job.is_bulk))
 
     def _read(self, worker: WorkerHandle, request: OpenRequest, now_ns: int) -> InferenceJob | None:
         """Read a request; answer it with its error, and return None, if it is invalid or too late."""
@@ -120,7 +124,7 @@ class Inference(ColdStage[WorkerHandle]):
             request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
             return None
         job.is_bulk = job.num_items > 1 and sum(job.costs) > self._budget_of_lanes
-        if job.is_late(now_ns):
+        if job.deadline_ns <= now_ns:
             self.status.add(num_expired=1)
             request.answer(expired())
             return None
@@ -128,24 +132,26 @@ class Inference(ColdStage[WorkerHandle]):
 
     def _run_now(self, jobs: Sequence[InferenceJob]) -> None:
         """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
-        items = sorted(items_of(jobs), key=cost)
         # Behind a full batch others wait in Triton, which must come here to be seen, and given to a copy.
         most = self._max_requests if len(self._devices) == 1 else self._max_requests - 1
-        if len(jobs) <= most and len({job.group for job in jobs}) == 1:
-            with self._reserved(items, len(jobs)) as threads:
+        if 0 < len(jobs) <= most:
+            items = sorted(items_of(jobs), key=cost)
+            with self._reserved(total_cost(items), len(items), len(jobs)) as threads:
                 if threads:
                     self._run(items, threads)
 
-    def _reserved(self, items: Batched, num_requests: int) -> AbstractContextManager[int]:
-        """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
-        total = sum(map(cost, items))
+    def _reserved(self, total: int, num_items: int, num_requests: int) -> AbstractContextManager[int]:
+        """Reserve the device, or a lane, for a sub-batch that costs `total`.
+
+        Give the CPU threads it may use; 0: it must be deferred.
+        """
         lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
         limits = self.limits
         is_quick = num_requests > 1 and lane_s <= min(limits.quick_s, limits.quick_per_request_s * num_requests)
         is_undivided = self._least_s + lane_s <= limits.undivided_s
         if self._on_cpu and (is_quick or is_undivided) and total <= self._budget_of_lanes:
             return self._scheduler.reserve_lane(limits.quick_s)
-        if total <= limits.little_ratio * self._budget_of_lanes and (len(items) == 1 or not self._on_cpu):
+        if total <= limits.little_ratio * self._budget_of_lanes and (num_items == 1 or not self._on_cpu):
             return self._scheduler.reserve_idle_device()
         return nullcontext(0)
 
@@ -163,7 +169,7 @@ class Inference(ColdStage[WorkerHandle]):
         items = items_of(jobs)
         costs = list(map(cost, items))
         budget = balanced(costs, self._scheduler.lane_budget, self._scheduler.num_shares)
-        return [[items[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in items])]
+        return [[items[i] for i in batch] for batch in plan(costs, budget)]
 
     def _set_budget(self, cost: int) -> None:
         """Set the cost that may run at once, in all lanes together."""
@@ -173,20 +179,28 @@ class Inference(ColdStage[WorkerHandle]):
     def _run(self, sub_batch: Batched, threads: int) -> None:
         """Run one sub-batch. A failure affects only the requests that have items in it. Never raises."""
         try:
-            self._compute(sub_batch, threads)
+            for job in {job: None for job, _ in sub_batch}:
+                # It was answered, at its deadline for example, or its client has disconnected.
+                if job.error is None and job.request.end_if_unwanted(asks_triton=job.is_bulk):
+                    job.error = Cancelled(GONE)
+            items = [(job, item) for job, item in sub_batch if job.error is None]
+            if loras := {job.lora for job, _ in items if job.lora}:
+                self._run_with(loras, items, threads)
+            elif items:
+                self._attempt(items, threads, self.limits.num_halvings)
         except BaseException as exc:
             self._spoil(sub_batch, exc)
 
-    def _compute(self, sub_batch: Batched, threads: int) -> None:
-        jobs = {id(job): job for job, _ in sub_batch}.values()
-        for job in jobs:
-            self._skip_if_unwanted(job)
-        with self._loras.running({job.lora for job in jobs if job.lora and job.error is None}) as held:
-            for job in jobs:
+    def _run_with(self, loras: Collection[str], items: Batched, threads: int) -> None:
+        """Run `items`, those of each LoRA adapter side by side. Fail those whose adapter the worker does not hold."""
+        with self._loras.running(loras) as held:
+            ready = [(job, item) for job, item in items if not job.lora or job.lora in held]
+            for job, _ in items:
                 if job.lora and job.lora not in held:
                     self._fail_job(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
-            if items := [(job, item) for job, item in sub_batch if job.error is None]:
-                self._attempt(side_by_side(items), threads, self.limits.num_halvings)
+            if ready:
+                by_lora = sorted(ready, key=lambda each: each[0].lora)
+                self._attempt(by_lora, threads, self.limits.num_halvings)
 
     def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
         """Fail the jobs of a sub-batch after an error outside the forward pass."""
@@ -200,11 +214,6 @@ class Inference(ColdStage[WorkerHandle]):
         job.error = job.error or error
         job.request.answer(job.error)
 
-    def _skip_if_unwanted(self, job: InferenceJob) -> None:
-        """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
-        if job.request.end_if_unwanted(asks_triton=job.is_bulk):
-            job.error = job.error or Cancelled(GONE)
-
     def _attempt(self, items: Batched, threads: int, halvings: int) -> None:
         """Run `items` together, or in parts if that fails and parts may succeed."""
         started = self.status.work_started()
@@ -212,29 +221,27 @@ class Inference(ColdStage[WorkerHandle]):
             result = self._forward(items, threads)
         finally:
             ended = self.status.work_ended(started)
-        parts = again(items, result, halvings, (InputError, WorkerDied))
+        parts = again(items, result, halvings, (InputError, WorkerDied)) if isinstance(result, SIEError) else []
         with self._books:
             self._busy.add(started, ended)
             done = [] if parts else settle(items, result, (started, ended), self._codec.ragged)
         for part in parts:
             self._attempt(part, threads, halvings - 1)
-        if parts:
-            return
-        self._reports.report(items, (started, ended), threads, self._scheduler.lane_budget)
-        for job in done:
-            self._collect(job)
-            if job.request.is_deferred:
-                self._sending.submit(self._reply, job)
-            else:
-                self._reply(job)
+        if not parts:
+            self._reports.report(items, (started, ended), threads, self._scheduler.lane_budget)
+            self._hand_on(done)
 
-    def _collect(self, job: InferenceJob) -> None:
-        """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
-        if job.error is None:
-            try:
-                self._codec.collect(job)
-            except Exception as exc:
-                job.error = exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+    def _hand_on(self, done: Sequence[InferenceJob]) -> None:
+        """Answer jobs whose rows are complete, or that have failed; those that are deferred on the sending thread."""
+        now: list[InferenceJob] = []
+        later: list[InferenceJob] = []
+        for job in done:
+            if job.error is None:
+                self._codec.collect(job)  # on the sending thread it would delay other replies
+            (later if job.request.is_deferred else now).append(job)
+        if later:
+            self._sending.submit(self._reply, later)
+        self._reply(now)
 
     def _forward(self, items: Batched, threads: int) -> Rows | SIEError:
         try:
@@ -271,14 +278,14 @@ class Inference(ColdStage[WorkerHandle]):
                 self._replace(worker)
                 raise self._codec.quarantine.add(items[0][0]) from exc
 
-    def _reply(self, job: InferenceJob) -> None:
-        """Answer a job whose rows are complete, or that has failed."""
-        try:
-            with self._books:
-                answer = job.error or self._codec.write(job, self._busy, self._loads)
-        except Exception as exc:
-            answer = internal_error(self.name, exc)
-        job.request.answer(answer)
+    def _reply(self, jobs: Sequence[InferenceJob]) -> None:
+        for job in jobs:
+            try:
+                with self._books:
+                    answer = job.error or self._codec.write(job, self._busy, self._loads)
+            except Exception as exc:
+                answer = internal_error(self.name, exc)
+            job.request.answer(answer)
 
     def warm_up(self) -> None:
         """Load at start-up without waiting for the controller's permission, because Triton waits for this."""

@@ -10,25 +10,29 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from sie_triton.contract import LORA, VERBS, Rows
+from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LENGTHS, lengths_of
-from sie_triton.errors import InputError, ModelError
+from sie_triton.errors import InputError, ModelError, SIEError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.models.inputs.features import from_tensors, num_pieces
 from sie_triton.models.known_loras import KnownLoras
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.job import Job
-from sie_triton.pipeline.stages.checks import check_features, check_limits
+from sie_triton.pipeline.stages.checks import check_features
+from sie_triton.pipeline.stages.cold_stage import internal_error
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.request import Outputs, Request
 from sie_triton.pipeline.worker.messages import Loaded
-from sie_triton.system.telemetry.spans import recorded
+from sie_triton.system.telemetry.spans import recorded, spans
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
+
+FEW = 64
 
 # Start and end of a forward pass, in monotonic nanoseconds, and its span.
 Passed = tuple[int, int, "SpanContext"]
@@ -71,14 +75,15 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class InferenceJob(Job):
-    """The job of one request. `computed`: the tensors that its verb has made from the rows, once these are complete.
-    `batches`: its forward passes, if its trace is recorded.
+    """The job of one request. `lengths`: of its items, int32. `computed`: the tensors that its verb has made from the
+    rows, once these are complete. `batches`: its forward passes, if its trace is recorded.
 
     The lane that completes the job writes `computed`.
     """
 
     request: OpenRequest
     context: Context
+    lengths: Ints
     computed: Rows = field(default_factory=dict)
     batches: list["Passed"] = field(default_factory=list)
 
@@ -102,6 +107,7 @@ class InferenceCodec:
         self._is_ours = spec.family in FAMILIES
         self.loras = KnownLoras(spec)
         self.quarantine = Quarantine(limits)
+        self._lengths, self._token_lengths = self._model.lengths, self._model.features[0].lengths
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
@@ -119,14 +125,17 @@ class InferenceCodec:
         context, rows = self._received.read(request.request, copy=True)
         features = from_tensors(rows, self._model.features)
         if self._is_ours:
-            check_limits(rows, {**loaded.limits, self._model.features[0].lengths: loaded.max_length})
+            for name, limit in (*loaded.limits.items(), (self._token_lengths, loaded.max_length)):
+                if name in rows and largest(rows[name]) > limit:
+                    raise InputError.at(name, f"must be at most {limit}, the largest that the loaded model reads")
         else:  # another package's processor may be wrong
             check_features(features, self._model.features, loaded.max_length, loaded.limits)
-        lengths = self._model.lengths_of(features)
+        lengths = rows[self._lengths]
         verb, options = context.verb, context.options
         job = InferenceJob(
             request=request,
             context=context,
+            lengths=lengths,
             features=features,
             is_query=verb.is_query(options, len(lengths), context.num_items),
             costs=self._cost(lengths).tolist(),
@@ -139,10 +148,13 @@ class InferenceCodec:
         return job
 
     def collect(self, job: InferenceJob) -> None:
-        """Compute the tensors that the verb forwards, from the rows."""
+        """Compute the tensors that the verb forwards, from the rows; if that fails, the job has an error."""
         context = job.context
-        pieces = num_pieces(job.features, job.num_items)
-        job.computed = context.verb.collect(self._model, context.options, job.rows, pieces)
+        try:
+            pieces = num_pieces(job.features, job.num_items)
+            job.computed = context.verb.collect(self._model, context.options, job.rows, pieces)
+        except Exception as exc:
+            job.error = exc if isinstance(exc, SIEError) else internal_error("inference", exc)
 
     def write(self, job: InferenceJob, busy: BusyLog, loads: BusyLog) -> Outputs:
         """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""
@@ -154,8 +166,14 @@ class InferenceCodec:
         context.batch_wait_ns = busy.idle_ns(since, until)
         context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
         context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
-        _record(job, until)
-        return self._sent.write(context, {**job.computed, LENGTHS.name: self._model.lengths_of(job.features)})
+        if spans():
+            _record(job, until)
+        return self._sent.write(context, {**job.computed, LENGTHS.name: job.lengths})
+
+
+def largest(values: Array) -> int:
+    """Return the largest of integers, or 0. For a few of them plain Python is faster than NumPy."""
+    return max(values.ravel().tolist(), default=0) if values.size <= FEW else int(values.max())
 
 
 def _record(job: InferenceJob, began_ns: int) -> None:

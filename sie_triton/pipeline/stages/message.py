@@ -18,16 +18,16 @@ from contextlib import suppress
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
+from secrets import compare_digest
 from struct import Struct
-from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
 from sie_triton.contract import VERBS, Model, Rows
+from sie_triton.contract.arrays import Array
 from sie_triton.contract.tensors import LENGTHS, MESSAGE, NUMPY_DTYPES, Tensor, with_lengths
 from sie_triton.errors import InputError
-from sie_triton.pipeline.stages.checks import array_of
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.request import Outputs, Request
 
@@ -44,12 +44,9 @@ class Seal:
     def __init__(self, directory: Path) -> None:
         self._key = shared_key(directory)
 
-    def of(self, covered: bytes | memoryview, sender: bytes) -> bytes:
-        """Return the seal, SEAL_BYTES long. `sender`: name of the step, up to 16 bytes."""
-        return blake2b(covered, key=self._key, digest_size=SEAL_BYTES, person=sender).digest()
-
-    def is_of(self, seal: bytes | memoryview, covered: bytes | memoryview, sender: bytes) -> bool:
-        return secrets.compare_digest(seal, self.of(covered, sender))
+    def keyed(self, sender: bytes) -> blake2b:
+        """Return the hash of what a step sends, yet without data. `sender`: name of the step, up to 16 bytes."""
+        return blake2b(key=self._key, digest_size=SEAL_BYTES, person=sender)
 
 
 def shared_key(directory: Path) -> bytes:
@@ -73,16 +70,21 @@ PADDING = [bytes(size) for size in range(ALIGNMENT)]
 # A client's id may contain them: JSON can.
 LONE_SURROGATES = "surrogatepass"
 
-Shapes = Sequence[tuple[str, Sequence[int]]]
+Shape = tuple[str, Sequence[int]]
 
 
 class Messages:
     """Writes and reads the messages of the step `sender`, with `tensors` of the contract. Thread-safe."""
 
     def __init__(self, seal: Seal, sender: str, tensors: Iterable[Tensor]) -> None:
-        self._seal, self._sender = seal, sender.encode()
+        self._keyed = seal.keyed(sender.encode())
+        # Its buffer is not allocated for each message; threads may share it, because `pack` keeps the interpreter lock.
+        self._packer = msgpack.Packer(unicode_errors=LONE_SURROGATES)
         self._tensors = {tensor.name: tensor for tensor in tensors}
         self._dtypes = {name: np.dtype(NUMPY_DTYPES[tensor.dtype]) for name, tensor in self._tensors.items()}
+        # Integers before floats.
+        names = sorted(self._dtypes, key=lambda name: self._dtypes[name].kind == "f")
+        self._order = {name: place for place, name in enumerate(names)}
 
     @classmethod
     def from_preprocess(cls, model: Model, seal: Seal) -> "Messages":
@@ -97,19 +99,23 @@ class Messages:
 
     def write(self, context: Context, rows: Rows, cost: int = 0) -> Outputs:
         """Return a step's outputs for the next step, in the contract's dtypes."""
-        integers: Rows = {}
-        floats: Rows = {}
+        shapes: list[Shape] = []
+        integers: list[memoryview | bytes] = []
+        floats: list[memoryview | bytes] = []
         beside: Rows = {}
-        for name, array in rows.items():
-            dtype = self._dtypes[name]
-            place = beside if self._tensors[name].is_large else floats if dtype.kind == "f" else integers
-            place[name] = array.astype(dtype, copy=False)
-        fields = (context.fields(), _shapes(integers | floats), _shapes(beside))
-        head = msgpack.packb(fields, unicode_errors=LONE_SURROGATES)
-        covered = _padded([head, *[array.tobytes() for array in integers.values()]])
+        for name in sorted(rows, key=self._order.__getitem__):
+            array = np.ascontiguousarray(rows[name], self._dtypes[name])
+            if self._tensors[name].is_large:
+                beside[name] = array
+            else:
+                shapes.append((name, array.shape))
+                packed = floats if array.dtype.kind == "f" else integers
+                packed += (array.data, PADDING[-array.nbytes % ALIGNMENT])
+        shapes_beside = [(name, array.shape) for name, array in beside.items()]
+        head = self._packer.pack((context.fields(), shapes, shapes_beside))
+        covered = b"".join((head, PADDING[-len(head) % ALIGNMENT], *integers))
         front = FRONT.pack(cost, HEAD + len(covered), len(head))
-        seal = self._seal.of(front + covered, self._sender)
-        message = b"".join((seal, front, covered, _padded([array.tobytes() for array in floats.values()])))
+        message = b"".join((self._sealed(front + covered), front, covered, *floats))
         return {MESSAGE.name: np.frombuffer(message, np.uint8), **beside}
 
     def read(self, request: Request, *, copy: bool) -> tuple[Context, Rows]:
@@ -117,15 +123,23 @@ class Messages:
 
         Without `copy` the arrays are only valid as long as the request.
         """
-        message = array_of(request, MESSAGE, copy=copy).data
-        fields, inside, beside, at = self._opened(message)
+        message = array_of(request, MESSAGE, copy=copy)
+        data = message.data
+        if len(message) < HEAD:
+            raise _foreign(MESSAGE)
+        _, end, size = FRONT.unpack_from(data, SEAL_BYTES)
+        if not compare_digest(data[:SEAL_BYTES], self._sealed(data[SEAL_BYTES:end])):
+            raise _foreign(MESSAGE)
+        head = data[HEAD : HEAD + size].tobytes()
+        fields, inside, beside = msgpack.unpackb(head, unicode_errors=LONE_SURROGATES)
         rows: Rows = {}
+        at = HEAD + size + -size % ALIGNMENT
         for name, shape in inside:
-            dtype, count = self._dtypes[name], prod(shape)
-            end = at + count * dtype.itemsize
+            dtype = self._dtypes[name]
+            end = at + prod(shape) * dtype.itemsize
             if end > len(message):
                 raise _foreign(MESSAGE)
-            rows[name] = np.frombuffer(message, dtype, count, at).reshape(shape)
+            rows[name] = message[at:end].view(dtype).reshape(shape)
             at = end + -end % ALIGNMENT
         if at != len(message):
             raise _foreign(MESSAGE)
@@ -135,28 +149,26 @@ class Messages:
                 raise _foreign(self._tensors[name])
         return Context.of(fields), rows
 
-    def _opened(self, message: memoryview) -> tuple[list[Any], Shapes, Shapes, int]:
-        """Return the fields of the context, the shapes of the arrays, and where the first one begins."""
-        if len(message) < HEAD:
-            raise _foreign(MESSAGE)
-        _, end, size = FRONT.unpack_from(message, SEAL_BYTES)
-        if not self._seal.is_of(message[:SEAL_BYTES], message[SEAL_BYTES:end], self._sender):
-            raise _foreign(MESSAGE)
-        head = message[HEAD : HEAD + size]
-        fields, inside, beside = msgpack.unpackb(head, unicode_errors=LONE_SURROGATES)
-        return fields, inside, beside, HEAD + size + -size % ALIGNMENT
+    def _sealed(self, covered: bytes | memoryview) -> bytes:
+        seal = self._keyed.copy()
+        seal.update(covered)
+        return seal.digest()
+
+
+def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
+    """Return an input without its batch dimension, in its declared dtype. Raise InputError for a wrong shape.
+
+    With `copy` False the array is only valid as long as the request.
+    """
+    array = request.tensor(tensor.name)
+    if array is None:
+        raise InputError.at(tensor.name, "missing; it is a required input")
+    if array.ndim != 1 + len(tensor.dims) or array.shape[0] != 1:
+        dims = ", ".join("k" if dim < 0 else str(dim) for dim in tensor.dims)
+        raise InputError.at(tensor.name, f"has shape {list(array.shape)}; send [1, {dims}], one request per batch row")
+    found: Array = array[0].astype(NUMPY_DTYPES[tensor.dtype], copy=copy)
+    return found
 
 
 def _foreign(tensor: Tensor) -> InputError:
     return InputError.at(tensor.name, "this step accepts only the output of the previous step; call the model itself")
-
-
-def _shapes(rows: Rows) -> Shapes:
-    return [(name, array.shape) for name, array in rows.items()]
-
-
-def _padded(parts: Iterable[bytes]) -> bytes:
-    pieces: list[bytes] = []
-    for part in parts:
-        pieces += (part, PADDING[-len(part) % ALIGNMENT])
-    return b"".join(pieces)

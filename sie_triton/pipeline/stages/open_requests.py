@@ -58,7 +58,14 @@ class OpenRequest:
 
     def answer(self, answer: Outputs | SIEError) -> bool:
         """Answer it; False if it was answered before."""
-        return self._requests.answer(self, answer)
+        if self.is_deferred:
+            return self._requests.answer(self, answer)
+        is_first, self.is_open = self.is_open, False
+        if is_first:
+            if isinstance(answer, SIEError):
+                self._requests.failed(self.request, answer)
+            self.returned = answer
+        return is_first
 
     def end_if_unwanted(self, *, asks_triton: bool = True) -> bool:
         """True if nobody waits for it any more, so that its work must end.
@@ -90,7 +97,7 @@ class OpenRequests:
         limits: StageLimits = StageLimits(),
     ) -> None:
         self.loading: str | None = None
-        self._status, self._find, self._failed, self._limits = status, calls.find, failed, limits
+        self._status, self._find, self.failed, self._limits = status, calls.find, failed, limits
         self._leaving = DrainTimeout(status.is_awaited, limits.drain_timeout_s)
         self._look_at = 0.0
         self._changed = Condition()
@@ -102,9 +109,6 @@ class OpenRequests:
         self._num_added = 0
         self._clock: Thread | None = None
         self._closed = False
-
-    def enter(self, request: Request) -> OpenRequest:
-        return OpenRequest(request, self)
 
     def defer(self, request: OpenRequest, deadline_ns: int, token: str) -> None:
         with self._changed:
@@ -125,22 +129,19 @@ class OpenRequests:
                 self._changed.notify()
 
     def answer(self, request: OpenRequest, answer: Outputs | SIEError, *, is_expired: bool = False) -> bool:
+        """Answer a deferred request; False if it was answered before."""
         with self._changed:
             if not request.is_open:
                 return False
             request.is_open = False
-            if request.is_deferred:
-                del self._deferred[request.key]
-                self._forget_answered()
-                if request.call:
-                    self._release(request.call)
+            del self._deferred[request.key]
+            self._forget_answered()
+            if request.call:
+                self._release(request.call)
         if isinstance(answer, SIEError):
-            self._failed(request.request, answer)
-        if request.is_deferred:
-            self._send(request.request, answer)
-            self._status.add(num_open=-1, num_expired=int(is_expired))
-        else:
-            request.returned = answer
+            self.failed(request.request, answer)
+        self._send(request.request, answer)
+        self._status.add(num_open=-1, num_expired=int(is_expired))
         return True
 
     def look_at(self, request: OpenRequest, asks_triton: bool) -> None:

@@ -6,7 +6,7 @@ from time import monotonic_ns, time
 from typing import TYPE_CHECKING
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.pipeline.scheduling.job import SubBatch, cost
+from sie_triton.pipeline.scheduling.job import SubBatch, total_cost
 from sie_triton.pipeline.stages.inference_job import InferenceJob
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import StatusWriter
@@ -29,17 +29,22 @@ class PassReports:
 
     def report(self, items: SubBatch[InferenceJob], ran: tuple[int, int], threads: int, budget: int) -> None:
         """Report a pass over `items`. `ran`: its start and end, in monotonic nanoseconds; `budget`: that of a lane."""
+        num_items, total = len(items), total_cost(items)
+        fill = 1000 * total // budget
+        self._status.add(num_sub_batches=1, num_items=num_items, total_cost=total)
+        if num_items > 1:
+            self._status.raise_to(max_sub_batch_cost=total)
+        with self._counting:
+            self._status.traffic.observe({BATCH_ITEMS: num_items, BATCH_COST: total, BATCH_FILL: fill})
         if tracing := spans():
-            self._record(tracing, items, ran)
-        total = sum(map(cost, items))
-        self._count(len(items), total, budget)
+            self._record(tracing, items, total, ran)
         if self._log.is_on:
             self._write(items, total, ran, threads, budget)
 
     def close(self) -> None:
         self._log.close()
 
-    def _record(self, tracing: "Spans", items: SubBatch[InferenceJob], ran: tuple[int, int]) -> None:
+    def _record(self, tracing: "Spans", items: SubBatch[InferenceJob], total: int, ran: tuple[int, int]) -> None:
         """Record the span of a pass, if one of its requests has a recorded trace."""
         jobs = {id(job): job for job, _ in items}.values()
         traces = {id(job): trace for job in jobs if (trace := Trace.parse(job.context.trace)).is_recorded}
@@ -49,22 +54,12 @@ class PassReports:
             "sie.model": self._model,
             "sie.batch.items": len(items),
             "sie.batch.requests": len(jobs),
-            "sie.batch.cost": sum(map(cost, items)),
+            "sie.batch.cost": total,
         }
         batch = tracing.batch("batch", *ran, attributes, [*traces.values()])
         for job in jobs:
             if id(job) in traces and len(job.batches) < self._num_traced:
                 job.batches.append((*ran, batch))
-
-    def _count(self, num_items: int, total: int, budget: int) -> None:
-        self._status.add(num_sub_batches=1, num_items=num_items, total_cost=total)
-        if num_items > 1:
-            self._status.raise_to(max_sub_batch_cost=total)
-        with self._counting:
-            traffic = self._status.traffic
-            traffic.observe(BATCH_ITEMS, num_items)
-            traffic.observe(BATCH_COST, total)
-            traffic.observe(BATCH_FILL, 1000 * total // budget)
 
     def _write(
         self, items: SubBatch[InferenceJob], total: int, ran: tuple[int, int], threads: int, budget: int

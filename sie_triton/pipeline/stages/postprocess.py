@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
+from sie_triton.contract import VERBS, Answering, Computed
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import CHUNKS, LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
@@ -49,7 +49,13 @@ class Postprocess:
         self._model = model_of(spec)
         self._received = Messages.from_inference(self._model, seal)
         self._is_ours, self._widths = spec.family in FAMILIES, widths_of(self._model)
+        self._reads_pages = self._model.reads_pages
         self._verbs = [VERBS[task] for task in spec.tasks]
+        # The client's inputs that each verb needs again, with their names in the step.
+        self._passed_on = {
+            verb.name: [(tensor.name, verb.input_name(tensor)) for tensor in verb.passed_on(self._model)]
+            for verb in self._verbs
+        }
         self._answering = {verb.name: verb.answering(self._model) for verb in self._verbs}
         self._log = RequestLog(spec.model)
 
@@ -57,8 +63,8 @@ class Postprocess:
         started = monotonic_ns()
         read = [self._read(request) for request in requests]
         for name, answering in self._answering.items():
-            of_verb = [each for each in read if isinstance(each, Arrived) and each.context.verb.name == name]
-            self._prepare(answering, of_verb)
+            if of_verb := [each for each in read if isinstance(each, Arrived) and each.context.verb.name == name]:
+                self._prepare(answering, of_verb)
         answers = [self._answer(each, started) if isinstance(each, Arrived) else each for each in read]
         self._count(read, answers)
         if self._log.is_on or spans():
@@ -76,10 +82,9 @@ class Postprocess:
             elif isinstance(arrived, Arrived):
                 context, verb = arrived.context, arrived.context.verb.name
                 waited = context.queue_ns + context.batch_wait_ns + context.loading_ns
-                self._traffic.observe(LATENCY, now - context.arrived_ns, verb)
-                self._traffic.observe(QUEUE, waited, verb)
-                self._traffic.observe(ITEMS, context.num_items, verb)
-                self._traffic.observe(TOKENS, int(arrived.lengths.sum()), verb)
+                latency, num_tokens = now - context.arrived_ns, sum(arrived.lengths.tolist())
+                values = {LATENCY: latency, QUEUE: waited, ITEMS: context.num_items, TOKENS: num_tokens}
+                self._traffic.observe(values, verb)
 
     def _tell(self, read: Sequence[Arrived | SIEError], answers: Sequence[Answer], started_ns: int) -> None:
         """Write the log lines, and record the spans, of the requests that end here."""
@@ -106,23 +111,19 @@ class Postprocess:
             if not self._is_ours:  # another package's adapter may be wrong
                 check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
             of_items = verb.token_count(lengths, context.num_items, tensors)
-            chunks = {CHUNKS.name: np.array(context.chunks, np.int32)} if context.chunks else {}
-            every = {**tensors, **chunks, **self._passed_on(request, verb)}
-            return Arrived(context, Computed(context.options, every), of_items)
+            for name, input_name in self._passed_on[verb.name]:
+                if (given := request.tensor(input_name)) is not None:
+                    tensors[name] = given[0]
+            if context.chunks:
+                tensors[CHUNKS.name] = np.array(context.chunks, np.int32)
+            return Arrived(context, Computed(context.options, tensors), of_items)
         except SIEError as exc:
             return exc
         except Exception as exc:
             return internal_error(self.name, exc)
 
-    def _passed_on(self, request: Request, verb: Verb) -> Rows:
-        """Return the inputs of the client that the verb needs, those that are present."""
-        given = {t.name: request.tensor(verb.input_name(t)) for t in verb.passed_on(self._model)}
-        return {name: array[0] for name, array in given.items() if array is not None}
-
     def _prepare(self, answering: Answering, arrived: Sequence[Arrived]) -> None:
         """Prepare requests together. If that fails, prepare each alone, so that only the faulty ones fail."""
-        if not arrived:
-            return
         try:
             answering.prepare([each.computed for each in arrived])
         except Exception as exc:
@@ -141,19 +142,21 @@ class Postprocess:
             return internal_error(self.name, exc)
 
     def _outputs(self, arrived: Arrived, started_ns: int) -> Outputs:
-        outputs = self._answering[arrived.context.verb.name].outputs(arrived.computed)
-        also = {
+        context = arrived.context
+        outputs = {
+            **self._answering[context.verb.name].outputs(arrived.computed),
             TOKEN_COUNT.name: arrived.lengths,
-            TRUNCATED.name: _marked(arrived.context.truncated, len(arrived.lengths)),
-            TIMING_MS.name: timing_ms(arrived.context, started_ns),
+            TRUNCATED.name: _marked(context.truncated, len(arrived.lengths)),
+            TIMING_MS.name: timing_ms(context, started_ns),
         }
-        return {**outputs, **also, **(_pages(arrived.context) if self._model.reads_pages else {})}
+        return {**outputs, **_pages(context)} if self._reads_pages else outputs
 
 
 def _marked(indices: list[int], num_items: int) -> npt.NDArray[np.bool_]:
     """Return bool [items], True at `indices`."""
     marked = np.zeros(num_items, np.bool_)
-    marked[indices] = True
+    if indices:
+        marked[indices] = True
     return marked
 
 

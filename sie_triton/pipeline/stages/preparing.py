@@ -24,11 +24,10 @@ Pages = list[list[int]]
 
 def takes_long(processor: Processor, request_parts: RequestParts) -> bool:
     """True if any element takes long. A query that is read with each element is prepared with the first."""
-    parts = [framed.part for framed in request_parts] if processor.prepares else []
     return any(
         processor.is_slow(element)
-        for part in parts
-        for element in (*part.elements, *([part.query] if part.query is not None else []))
+        for framed in request_parts
+        for element in (*framed.part.elements, *([framed.part.query] if framed.part.query is not None else []))
     )
 
 

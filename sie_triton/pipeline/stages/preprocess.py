@@ -42,13 +42,13 @@ from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.preparing import Pages, Preparation, Tokenization, takes_long
 from sie_triton.pipeline.stages.request import Origin, Outputs, Request
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
-from sie_triton.records.other_models import OtherModels
-from sie_triton.records.request_limit import RequestLimit
+from sie_triton.records.request_limit import OtherModels, RequestLimit
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tokenizer_links import publish_tokenizer
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.file_locks import LockFile
-from sie_triton.system.telemetry.spans import recorded
+from sie_triton.system.telemetry.spans import recorded, spans
+from sie_triton.system.telemetry.trace import Trace
 
 # Maximum of the tensor `cost`, int32.
 MAX_COST = 2**31 - 1
@@ -69,7 +69,9 @@ class ReadRequest:
 
     def is_small(self, processor: Processor) -> bool:
         """Return True if Triton's thread makes the features at once."""
-        return self.chunking is None and not is_bulk(self.parts) and not takes_long(processor, self.parts)
+        if self.chunking is not None or is_bulk(self.parts):
+            return False
+        return not (processor.prepares and takes_long(processor, self.parts))
 
 
 class Preprocess(ColdStage[Processor]):
@@ -87,6 +89,7 @@ class Preprocess(ColdStage[Processor]):
         self._spec = spec
         self._model = model_of(spec)
         self._verbs = [VERBS[task] for task in spec.tasks]
+        self._profiles = {profile.name: profile for profile in spec.profiles}
         # Inputs of each verb, with their names in the step, which tell through which ensemble a request came.
         self._inputs = {
             verb.name: [(tensor, verb.input_name(tensor)) for tensor in verb.inputs(spec.inputs)]
@@ -103,6 +106,7 @@ class Preprocess(ColdStage[Processor]):
         )
         self._contexts = Contexts(self._model)
         self._sent = Messages.from_preprocess(self._model, Seal(directory))
+        self._lengths = self._model.lengths
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._loras = KnownLoras(spec)
         # The tokenizer library would start threads of its own, one a core in each process, beside the slots.
@@ -129,7 +133,7 @@ class Preprocess(ColdStage[Processor]):
             id, trace = identity_of(request)
         except InputError:
             return super().origin(request)
-        return Origin(id, trace, request.arrived_ns)
+        return Origin(id, Trace.parse(trace), request.arrived_ns)
 
     def entry(self, request: Request) -> tuple[int, str]:
         return deadline_ns(request.arrived_ns, request.timeout_us), token_of(request)
@@ -162,7 +166,8 @@ class Preprocess(ColdStage[Processor]):
         for request in requests:
             if (reading := self._read(loaded, request)) is not None:
                 (small if reading.is_small(loaded) else others).append(reading)
-        self._answer_small(loaded, small)
+        if small:
+            self._answer_small(loaded, small)
         for reading in others:
             self._start(loaded, reading)
 
@@ -229,12 +234,11 @@ class Preprocess(ColdStage[Processor]):
         """Read a request; answer it with its error, and return None, if it is invalid."""
         request = open_request.request
         try:
-            self.check_call(token_of(request))
-            verb = self._verb_of(request)
-            context, given = self._contexts.enter(request, verb)
+            context, given = self._contexts.enter(request, self._verb_of(request))
+            self.check_call(context.call)
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
-            pages = PageSelection.read(str(given.get(PAGES.name, "")))
+            pages = PageSelection.read(str(given[PAGES.name])) if PAGES.name in given else ALL
             parts, chunking = self._read_parts(processor, request, context, given), Chunking.read(given)
             return ReadRequest(open_request, context, parts, pages, chunking)
         except Exception as exc:
@@ -257,15 +261,13 @@ class Preprocess(ColdStage[Processor]):
     def _read_parts(self, processor: Processor, request: Request, context: Context, given: Options) -> RequestParts:
         verb = context.verb
         sent = {t.name: KIND_OF[t.name].read(request.tensor(name), t) for t, name in self._inputs[verb.name]}
-        profile = self._spec.profile(str(given.get("profile", "default")))
+        profile = self._profiles[str(given.get("profile", "default"))]
         parts = verb.read(sent, given, profile, self._model)
         context.num_items = verb.num_items(parts)
         return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
     def _answer_small(self, processor: Processor, readings: Sequence[ReadRequest]) -> None:
         """Make features of requests together. If one of them cannot be read, process each alone."""
-        if not readings:
-            return
         try:
             features = features_of(processor, [each.parts for each in readings])
         except BaseException:
@@ -320,14 +322,20 @@ class Preprocess(ColdStage[Processor]):
 
     def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
         context = reading.context
-        lengths = self._model.lengths_of(features)
-        if not lengths.all():
-            check_read(reading.parts, lengths.tolist())
+        tensors = to_tensors(features, self._model.features)
+        # Lists, because NumPy is slower for few numbers.
+        lengths = tensors[self._lengths].tolist()
+        if 0 in lengths:
+            check_read(reading.parts, lengths)
         check_poolable(reading.parts, features, context.options)
-        cost = min(int(self._cost(lengths).sum()), MAX_COST)
+        cost = min(sum(self._cost(tensors[self._lengths]).tolist()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
+        if spans():
+            self._record(context, cost)
+        return self._sent.write(context, tensors, cost)
+
+    def _record(self, context: Context, cost: int) -> None:
         if found := recorded(context.trace):
             tracing, trace = found
             tracing.add(trace, self.name, context.arrived_ns, context.preprocessed_ns, {"sie.cost": cost})
-        return self._sent.write(context, to_tensors(features, self._model.features), cost)

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines import Engine
 from sie_triton.engines.measurements import Measurements
 from sie_triton.models.families import Adapter
 from sie_triton.models.inputs import InputKind
 from sie_triton.models.inputs.text import TextInput
 from sie_triton.pipeline.limits import WorkerLimits
-from sie_triton.pipeline.scheduling.cost import Lengths
 from sie_triton.system.host.process_memory import peak_growth
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Sampler:
     kind: InputKind
     outputs: frozenset[str]
     max_length: int
-    cost: Callable[[Lengths], npt.NDArray[np.int64]]
+    cost: Callable[[Ints], npt.NDArray[np.int64]]
 
     def batch(self, total: int, *, is_longest: bool = False) -> Batch:
         """Return items that cost `total` together, with lengths typical of clients, shortest first.

@@ -18,7 +18,7 @@ from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models import known_loras
 from sie_triton.models.environments.venv import Venv
 from sie_triton.models.weights import hub, local_cache
-from sie_triton.records import calls, grants, other_models, status, traffic
+from sie_triton.records import calls, grants, request_limit, status, traffic
 from sie_triton.records import lora_states as lora_records
 from sie_triton.records.known_file import KnownFile
 from sie_triton.records.preloads import Preloads
@@ -84,7 +84,7 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
     for each in found["inference"].get(MODEL, ()):
         assert isinstance(status.process_of(each).is_alive, bool)
         assert isinstance(status.worker_of(each).is_alive, bool)
-    other_models.OtherModels(home, "x").in_progress()
+    request_limit.OtherModels(home, "x").in_progress()
     Preloads(home, ["org/m"]).num_loading()
     for lora in lora_records.read_all_loras(home).values():
         lora_records.resident(lora)

@@ -3,8 +3,8 @@
 import pytest
 
 from sie_triton.contract import VERBS
-from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.score import query_of
+from sie_triton.contract.verb import item_tensors, items_of
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.audio import AudioFile
 from sie_triton.models.inputs.several import check_alone

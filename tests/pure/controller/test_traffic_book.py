@@ -34,18 +34,18 @@ def requests_of(book, model="org__m"):
 def test_processes_of_a_model_are_summed_and_those_that_have_ended_still_count(tmp_path, book):
     (first, path), (second, _) = process(tmp_path, 1), process(tmp_path, 2)
     failing, _ = process(tmp_path, 3, stage="preprocess")
-    first.observe(LATENCY, MS, "encode")
+    first.observe({LATENCY: MS}, "encode")
     book.see()
     assert requests_of(book) == 1
-    first.observe(LATENCY, MS, "encode")  # after the last look at it
+    first.observe({LATENCY: MS}, "encode")  # after the last look at it
     path.unlink()
-    second.observe(LATENCY, MS, "score")
-    second.observe(ITEMS, 4, "score")
+    second.observe({LATENCY: MS}, "score")
+    second.observe({ITEMS: 4}, "score")
     failing.fail(InputError("a"))
     assert requests_of(book) == 3
     book.see()
     third, _ = process(tmp_path, 4)
-    third.observe(LATENCY, MS, "encode")
+    third.observe({LATENCY: MS}, "encode")
     book.see()
     assert book.summary("org__m") | {"p50_ms": None, "p99_ms": None} == {
         "requests": 4,
@@ -59,7 +59,7 @@ def test_processes_of_a_model_are_summed_and_those_that_have_ended_still_count(t
 def test_a_revision_counts_for_its_model_and_another_model_does_not(tmp_path, book):
     for pid, steps in enumerate(("org__m", "org__m@2", "org__m2", "org__mm")):
         writer, _ = process(tmp_path, pid, steps)
-        writer.observe(LATENCY, MS, "encode")
+        writer.observe({LATENCY: MS}, "encode")
     book.see("org__m", "org__m2")
     assert [requests_of(book, name) for name in ("org__m", "org__m2", "org__mm")] == [2, 1, 0]
     assert book.totals().keys() == {"org__m", "org__m2"}
@@ -67,7 +67,7 @@ def test_a_revision_counts_for_its_model_and_another_model_does_not(tmp_path, bo
 
 def test_a_removed_model_is_forgotten(tmp_path, book):
     writer, _ = process(tmp_path, 1)
-    writer.observe(LATENCY, MS, "encode")
+    writer.observe({LATENCY: MS}, "encode")
     book.see()
     book.see("org__other")
     assert requests_of(book) == 0
@@ -77,7 +77,7 @@ def test_a_removed_model_is_forgotten(tmp_path, book):
 def test_files_are_listed_once_a_second(tmp_path, book):
     book.see()
     writer, _ = process(tmp_path, 1)
-    writer.observe(LATENCY, MS, "encode")
+    writer.observe({LATENCY: MS}, "encode")
     book.see(after=0.5)
     assert requests_of(book) == 0
     book.see(after=0.5)
@@ -89,12 +89,12 @@ def test_latencies_are_those_of_the_last_minute(tmp_path, book):
     book.see()
     assert book.summary("org__m")["p50_ms"] is None
     for _ in range(100):
-        writer.observe(LATENCY, 900 * MS, "encode")
+        writer.observe({LATENCY: 900 * MS}, "encode")
     assert 500 < book.summary("org__m")["p50_ms"] <= 1000
     for _ in range(120):
         book.see()
     assert book.summary("org__m")["p50_ms"] is None
-    writer.observe(LATENCY, 2 * MS, "encode")
+    writer.observe({LATENCY: 2 * MS}, "encode")
     assert 1 < book.summary("org__m")["p99_ms"] <= 2.5
     assert requests_of(book) == 101
 

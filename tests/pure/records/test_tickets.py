@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sie_triton.records import other_models, request_limit, status
+from sie_triton.records import request_limit, status
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.other_models import OtherModels
-from sie_triton.records.request_limit import RequestLimit
+from sie_triton.records.request_limit import OtherModels, RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.limits import no_file_handle_left
@@ -20,7 +19,7 @@ LIMIT = 8
 def limited(tmp_path, monkeypatch):
     """The request limit of a model with one process of each stage."""
     made = SimpleNamespace(now=10**12, directory=tmp_path)
-    for module in (request_limit, status, other_models):
+    for module in (request_limit, status):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
     made.preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
     made.inference = StatusWriter(tmp_path, "m", "inference", 0)

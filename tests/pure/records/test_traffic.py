@@ -45,7 +45,7 @@ def test_every_verb_has_a_row():
 def test_a_value_at_a_limit_belongs_to_the_bucket_below(written, histogram):
     writer, path = written
     for value in (histogram.limits[2], histogram.limits[2] + 1, 10 * histogram.limits[-1]):
-        writer.observe(histogram, value, "score" if histogram.of_verbs else "")
+        writer.observe({histogram: value}, "score" if histogram.of_verbs else "")
     ((verb, counts, total),) = total_of(path).rows(histogram)
     assert verb == ("score" if histogram.of_verbs else "encode")
     assert np.flatnonzero(counts).tolist() == [2, 3, len(histogram.bounds)]
@@ -54,8 +54,8 @@ def test_a_value_at_a_limit_belongs_to_the_bucket_below(written, histogram):
 
 def test_verbs_are_told_apart_and_summed(written):
     writer, path = written
-    writer.observe(LATENCY, 3 * MS, "encode")
-    writer.observe(LATENCY, 5 * MS, "extract")
+    writer.observe({LATENCY: 3 * MS}, "encode")
+    writer.observe({LATENCY: 5 * MS}, "extract")
     traffic = total_of(path)
     assert [(verb, total) for verb, _, total in traffic.rows(LATENCY)] == [("encode", 0.003), ("extract", 0.005)]
     assert traffic.num_requests == 2
@@ -75,7 +75,7 @@ def test_a_record_is_readable_after_its_file_is_gone(written):
     writer, path = written
     record = open_record(path)
     path.unlink()
-    writer.observe(LATENCY, MS, "encode")
+    writer.observe({LATENCY: MS}, "encode")
     assert record[LATENCY.name].sum() == 1
 
 
@@ -98,5 +98,5 @@ def test_quantiles_are_within_the_bucket_of_the_true_one():
 def test_values_that_no_record_can_hold_are_counted_as_the_largest(written):
     writer, path = written
     for value in (10**30, -(10**30), MAX_VALUE):
-        writer.observe(LATENCY, value, "encode")
+        writer.observe({LATENCY: value}, "encode")
     assert total_of(path).sums(LATENCY).tolist() == [2 * MAX_VALUE, 0, 0]

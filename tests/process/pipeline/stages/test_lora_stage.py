@@ -14,6 +14,7 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError, LoadError, LoraLoading
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.loader import Loader
+from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.pipeline.worker.messages import Done
@@ -133,7 +134,7 @@ def test_an_adapter_may_be_evicted_while_an_expired_request_is_queued(stage):
 
 def test_a_pass_without_its_adapter_is_skipped(stage):
     """The request was answered between queue and pass, so its adapter may be gone."""
-    work = stage._read(stage._loaded, stage.open.enter(by("a", 1)), 0)
+    work = stage._read(stage._loaded, OpenRequest(by("a", 1), stage.open), 0)
     stage._run([(work, 0)], 1)
     assert stage.workers[0].loras == []
 

@@ -34,13 +34,6 @@ def test_no_two_neighbouring_sub_batches_would_fit_in_one(costs, budget):
     assert all(left + right > budget for left, right in pairwise(batches))
 
 
-@given(st.lists(st.tuples(st.integers(1, 600), st.sampled_from("abc")), max_size=100), BUDGETS)
-def test_groups_never_share_a_sub_batch(items, budget):
-    costs, groups = [cost for cost, _ in items], [group for _, group in items]
-    for batch in plan(costs, budget, groups):
-        assert len({groups[i] for i in batch}) == 1
-
-
 @given(COSTS.filter(bool), BUDGETS, st.integers(1, 4))
 def test_balanced_costs_no_extra_wave(costs, budget, lanes):
     even = balanced(costs, budget, lanes)

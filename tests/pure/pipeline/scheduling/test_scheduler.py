@@ -72,7 +72,6 @@ class Slots:
         self.costs = costs
         self.over = False
         self.deadline_ns = NEVER
-        self.group = None
 
     def is_late(self, now_ns):
         return self.over

@@ -7,8 +7,8 @@ from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
-from sie_triton.pipeline.stages.checks import array_of, check_computed, check_features, widths_of
-from sie_triton.pipeline.stages.message import Seal
+from sie_triton.pipeline.stages.checks import check_computed, check_features, widths_of
+from sie_triton.pipeline.stages.message import Seal, array_of
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.family_double import NAME

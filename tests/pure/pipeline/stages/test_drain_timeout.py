@@ -5,7 +5,7 @@ import pytest
 from sie_triton.errors import BusyError
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER
-from sie_triton.pipeline.stages.open_requests import DrainTimeout
+from sie_triton.pipeline.stages.open_requests import DrainTimeout, OpenRequest
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.clocks import Clock
@@ -34,7 +34,7 @@ def test_only_time_while_the_memory_is_awaited_counts():
 def test_remaining_requests_get_an_error_even_without_a_deadline():
     counts, limits = Counts(), StageLimits(successor_poll_s=0.01, drain_timeout_s=0.0)
     requests, waiting = open_requests(counts, limits=limits), [FakeRequest(), FakeRequest()]
-    opened = [requests.enter(each) for each in waiting]
+    opened = [OpenRequest(each, requests) for each in waiting]
     for request, deadline in zip(opened, (NEVER, NEVER - 1), strict=True):
         request.defer(deadline)
     counts.awaits = True

@@ -14,7 +14,7 @@ from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from sie_triton.pipeline.stages import shared_memory
 from sie_triton.pipeline.stages.message import Seal
-from sie_triton.pipeline.stages.open_requests import NEVER
+from sie_triton.pipeline.stages.open_requests import NEVER, OpenRequest
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
@@ -141,8 +141,8 @@ class Refusing(FakeRequest):
 def test_an_answer_rejected_by_triton_does_not_stop_later_deadlines():
     counts = Counts()
     requests, now, good = open_requests(counts), time.monotonic_ns(), FakeRequest()
-    requests.enter(Refusing()).defer(now + 10_000_000)
-    requests.enter(good).defer(now + 60_000_000)
+    OpenRequest(Refusing(), requests).defer(now + 10_000_000)
+    OpenRequest(good, requests).defer(now + 60_000_000)
     wait_for(lambda: counts.total("num_open") == -2)
     assert good.answered.is_set()
     assert (counts.total("num_expired"), counts.total("num_faults")) == (2, 1)

@@ -7,12 +7,13 @@ import pytest
 
 from sie_triton.contract import VERBS
 from sie_triton.contract.spec import Runtime
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, ModelError
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.scheduling.job import NEVER, pack
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec
 from sie_triton.pipeline.stages.message import Messages, Seal
+from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.traffic import TrafficWriter
@@ -51,7 +52,7 @@ def sent(context, lengths=(2, 600), **changes):
 
 
 def entered(request):
-    return open_requests().enter(request)
+    return OpenRequest(request, open_requests())
 
 
 def loaded(limits=None):
@@ -68,7 +69,6 @@ def test_work_takes_its_options_from_the_context(codec):
     assert work.costs == [1, -(-(600**2) // 512)]
     assert work.is_query == [False, False]
     assert work.context.ticket == 5
-    assert work.group is None
     assert work.features["letters"].lengths is work.features["pairs"].lengths
 
 
@@ -110,7 +110,7 @@ def computed(codec, context):
     work = codec.read(entered(sent(context)), loaded())
     for item in range(2):
         rows = np.full((item + 1, 4), item, np.float32)
-        work.put(item, {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)})
+        work.rows[item] = {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)}
     work.ran.append((10, 15))
     codec.collect(work)
     loads = BusyLog()
@@ -141,6 +141,12 @@ def test_an_output_of_a_familys_own_is_handed_on_with_its_lengths(codec):
 def test_the_context_from_inference_has_its_times(codec):
     found, _ = received(computed(codec, Context(ENCODE, {}, num_items=2, preprocessed_ns=4)))
     assert (found.inference_ns, found.queue_ns, found.batch_wait_ns) == (5, 0, 6)
+
+
+def test_a_job_whose_rows_cannot_be_collected_has_the_error(codec):
+    work = codec.read(entered(sent(Context(ENCODE, {}, num_items=2))), loaded())
+    codec.collect(work)  # no row has a dense vector
+    assert isinstance(work.error, ModelError)
 
 
 def received(outputs):

@@ -84,7 +84,7 @@ def requests(clock, counts) -> Iterator[OpenRequests]:
 
 
 def deferred(requests: OpenRequests, request: Request, deadline_ns: int, token: str = "") -> OpenRequest:
-    made = requests.enter(request)
+    made = OpenRequest(request, requests)
     made.defer(deadline_ns, token)
     return made
 
@@ -104,7 +104,7 @@ def test_only_the_first_answer_of_a_request_is_sent(requests, clock, counts):
 
 
 def test_the_first_answer_of_a_request_that_is_not_deferred_is_kept_for_execute(requests, clock, counts):
-    request = requests.enter(Request(clock))
+    request = OpenRequest(Request(clock), requests)
     assert request.is_open
     assert request.returned is None
     assert request.answer({"x": 1})
@@ -162,7 +162,7 @@ def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
 
 
 def test_triton_is_not_asked_about_a_request_that_is_not_deferred(requests, clock):
-    request = requests.enter(Request(clock))
+    request = OpenRequest(Request(clock), requests)
     request.request.cancelled = True
     assert not request.end_if_unwanted()
 
