@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.contract.spec import ModelSpec, MuveraConfig, Runtime
-from sie_triton.contract.tensors import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT, TRUNCATED
+from sie_triton.contract.tensors import CHUNKS, DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.models.catalog import starter_set
 from sie_triton.pipeline.render.build import check_repository, write_repository
 from sie_triton.pipeline.render.pbtxt import ensembles, from_text
@@ -45,6 +45,7 @@ def test_the_ensemble_takes_and_gives_plain_vectors(repository):
     assert outputs == {
         DENSE.name: ([-1, -1], [1, -1, -1]),
         DENSE_QUANTIZED.name: ([-1, -1], [1, -1, -1]),
+        CHUNKS.name: ([-1, 3], [1, -1, 3]),
         TOKEN_COUNT.name: ([-1], [1, -1]),
         TRUNCATED.name: ([-1], [1, -1]),
         TIMING_MS.name: ([-1], [1, -1]),
