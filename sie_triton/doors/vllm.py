@@ -170,12 +170,12 @@ def routes(door: Door) -> list[Route]:
 async def score(request: DoorRequest) -> Answer:
     wanted, door = Score.of(request), request.door
     (first, queries), (second, texts) = wanted.lists()
-    spec = await door.served.spec(wanted.model)
-    if "score" not in spec.tasks and DENSE.name in spec.dims:
-        return await _cosines(request, wanted)
     options, items = wanted.options(), items_of(texts)
     size = len(items) // len(queries)  # all of them with one query, or one with each
     check_query(queries[0], items[:size], first, door.settings.door_max_body_bytes)
+    spec = await door.served.spec(wanted.model)
+    if "score" not in spec.tasks and DENSE.name in spec.dims:
+        return await _cosines(request, wanted)
 
     async def scored(i: int, seconds: float) -> ScoreResult:
         query, part = {TEXT.name: queries[i]}, items[i * size : (i + 1) * size]

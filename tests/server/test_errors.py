@@ -37,7 +37,7 @@ BAD = {
     "wrong dtype": (encode(tensor("text", [1, 2], "INT32")), "'text' data-type is 'INT32'"),
     "empty vector": (encode(tensor("text", [])), "text: is empty; send at least one item"),
     "non-UTF-8": (encode(tensor("text", [b"ok", b"\xc3\x28"])), r"text\[1\]: not valid UTF-8 \(byte 0xc3 at 0\)"),
-    "unknown parameter": (encode(TEXT, dimension=3), "parameter dimension: unknown here; allowed are dimensions"),
+    "unknown parameter": (encode(TEXT, dimension=3), "parameter dimension: unknown here; allowed are .*, dimensions"),
     "no message of preprocess": (inference([[1] * 20]), "message: this step accepts only the output of the previous"),
     "two batch rows": (inference([[1] * 20] * 2), r"message: has shape \[2, 20\]; send \[1, k\]"),
 }
