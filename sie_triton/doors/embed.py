@@ -22,7 +22,7 @@ from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import as_base64
 from sie_triton.doors.openapi_dialects import TEXTS, Operation
 from sie_triton.doors.rerank import FAILURE, cohere_routes
-from sie_triton.doors.response_bodies import timing_of
+from sie_triton.doors.response_bodies import PARTS, timing_of
 from sie_triton.doors.schemas import STRING, record, several
 from sie_triton.errors import InputError
 
@@ -33,7 +33,7 @@ DTYPES = {"float": "float32", "base64": "float32", "binary": "ubinary"}
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
-PARTS = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
+CONTENT = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
 
 class Embed(Body):
@@ -108,6 +108,12 @@ async def embed(version: str, request: DoorRequest) -> Answer:
     dtypes = list(dict.fromkeys(DTYPES.get(each, each) for each in wanted.types))
     results = await asyncio.gather(*(_encoded(request, wanted, parameters | {"output_dtype": d}) for d in dtypes))
     wanted.check_lengths(results[0], field)
+    for i, result in enumerate(results[0]):
+        if not PARTS.isdisjoint(result):
+            raise InputError.at(
+                f"{field}[{i}]",
+                "is a PDF, with a vector for each page; call /v1/encode/MODEL, or send a page as an image",
+            )
     return answered(request, answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
 
 
@@ -128,7 +134,7 @@ async def _encoded(request: DoorRequest, wanted: Embed, parameters: Mapping[str,
 def _item(given: Any, name: str) -> dict[str, Any]:
     content = given.get("content") if isinstance(given, Mapping) else None
     if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
-        raise InputError.at(f"{name}.content", f"must be {PARTS}")
+        raise InputError.at(f"{name}.content", f"must be {CONTENT}")
     _check_keys(given, name, "content")
     item: dict[str, Any] = {}
     for part in content:
@@ -137,7 +143,7 @@ def _item(given: Any, name: str) -> dict[str, Any]:
             url = part.get("image_url")
             kind, value = IMAGE.name, url.get("url") if isinstance(url, Mapping) else url
         if kind not in (TEXT.name, IMAGE.name) or kind in item or not isinstance(value, str):
-            raise InputError.at(f"{name}.content", f"must be {PARTS}")
+            raise InputError.at(f"{name}.content", f"must be {CONTENT}")
         _check_keys(part, f"{name}.content", "type", part["type"])
         item[kind] = value
     return item_in(item, name)

@@ -9,6 +9,7 @@ from sentence_transformers.util import quantize_embeddings
 
 from sie_triton import SIEClient
 from tests.conftest import CLIP, MINILM
+from tests.support.pdfs import pages, pdf_of
 from tests.support.pictures import pictures
 
 TEXTS = ["Roses climb.", "A ship sails.", ""]
@@ -51,3 +52,9 @@ def test_images(client, sie):
     url = "data:image/png;base64," + base64.b64encode(image).decode()
     found = client.embed(model=CLIP, images=[url], input_type="image", embedding_types=["float"])
     np.testing.assert_allclose(found.embeddings.float_[0], sie.encode(CLIP, {"image": image})["dense"], atol=1e-5)
+
+
+def test_a_pdf_is_refused_by_name(client):
+    pdf = "data:application/pdf;base64," + base64.b64encode(pdf_of(pages())).decode()
+    with pytest.raises(cohere.errors.BadRequestError, match=r"images\[0\]: is a PDF"):
+        client.embed(model=CLIP, images=[pdf], input_type="image", embedding_types=["float"])
