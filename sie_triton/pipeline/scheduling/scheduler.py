@@ -198,8 +198,8 @@ class Scheduler(Generic[J]):
         """Run the next sub-batch; False once closed. Keep no reference to a job, which may hold much memory."""
         if (taken := self._next()) is None:
             return False
-        sub_batch, num_lanes = taken
-        taken_cost, began = sum(map(cost, sub_batch)), monotonic_ns()
+        sub_batch, num_lanes, taken_cost = taken
+        began = monotonic_ns()
         try:
             self._run(sub_batch, self.threads(num_lanes))
             # A remote server takes about as long for a short item as for a quarter of a sub-batch.
@@ -209,8 +209,8 @@ class Scheduler(Generic[J]):
             self._now_idle(num_lanes, taken_cost)
         return True
 
-    def _next(self) -> tuple[SubBatch[J], int] | None:
-        """Wait for a sub-batch. Return it and its number of lanes: all of a CPU's if there is no other work."""
+    def _next(self) -> tuple[SubBatch[J], int, int] | None:
+        """Wait for a sub-batch. Return it, its number of lanes (all of a CPU, if alone) and its cost."""
         with self._changed:
             while True:
                 self._changed.wait_for(self._has_news)
@@ -218,14 +218,15 @@ class Scheduler(Generic[J]):
                     self._num_running -= 1
                     return None
                 sub_batch = self._take_bulk() if self._bulk_is_next() else self._take()
-                self._running_cost += sum(map(cost, sub_batch))
+                taken_cost = sum(map(cost, sub_batch))
+                self._running_cost += taken_cost
                 self._look_for_crowd()
                 if sub_batch:
                     alone = self._idle == self._num_all and not self._has_work()
                     num_lanes = self._num_alone if alone else 1
                     self._idle -= num_lanes
                     self._changed.notify_all()
-                    return sub_batch, num_lanes
+                    return sub_batch, num_lanes, taken_cost
 
     def _has_news(self) -> bool:
         """True if a lane that waits must take work, or end."""
@@ -298,6 +299,7 @@ class Scheduler(Generic[J]):
         sub_batch = request.popleft()
         self._bulk_cost -= sum(map(cost, sub_batch))
         if sub_batch[0][0].is_late(monotonic_ns()):
+            self._bulk_cost -= sum(cost(item) for each in request for item in each)
             return []
         if request:
             self._bulk.append(request)

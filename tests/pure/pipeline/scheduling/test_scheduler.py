@@ -147,6 +147,7 @@ def test_an_ended_job_is_not_run(scheduled):
     release.set()
     scheduler.close()
     assert ran == [[1], [3]]
+    assert not scheduler.crowded_since_ns
 
 
 @pytest.mark.parametrize(("left_s", "expected"), [(0.07, [1, 1, 1]), (10, [1] * 8), (0.001, [1, 1])])
