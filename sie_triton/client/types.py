@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 class Item(dict[str, Any]):
-    """What to encode, score or extract from: `Item("…")`, `Item(image=…)`, with the kinds that the model reads.
+    """Input to encode, score or extract from: `Item("…")`, `Item(image=…)`, with the kinds that the model reads.
 
     `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]. `audio` is the bytes of
     a file, its path, or {"data": float32 or int16 array [samples] or [samples, channels], "sample_rate": 16000}.

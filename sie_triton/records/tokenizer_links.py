@@ -1,4 +1,4 @@
-"""Where doors find the tokenizers that preprocess has loaded: links in the directory of status records.
+"""Links in the directory of status records, by which doors find the tokenizers that preprocess has loaded.
 
 pipeline/stages/preprocess.py → tokenizers/MODEL.HASH → doors/tokenizing.py
 """

@@ -1,4 +1,4 @@
-"""When a busy model asks for a copy on another device, and when a copy goes, as pure functions of times.
+"""Rules for the copies of a busy model, as pure functions of times: when it asks for one, and when one goes.
 
 A copy is a second worker. Where it goes, and that it is the first to leave when memory is short, the controller decides
 (`controller/choice.py`). All times are monotonic, in nanoseconds; 0: it has not happened.
