@@ -35,10 +35,8 @@ class ColQwen2(PageFamily):
         if model_type != "colqwen2" and not (model_type in KINDS and architecture in OF_ENGINE):
             return None
         files = read(directory)
-        plan = PatchPlan.read(directory, files.vision)
-        most = plan.max_pixels // plan.factor**2
-        reason = f"config.json: colqwen2 of {files.vlm.text('model_type', KINDS[0])}, images of at most {most} tokens"
-        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+        name = f"colqwen2 of {files.vlm.text('model_type', KINDS[0])}"
+        return self.recognised(name, files, PatchPlan.read(directory, files.vision))
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest

@@ -38,9 +38,7 @@ class ColQwen3(PageFamily):
         if kind_of(directory)[0] != MODEL_TYPE:
             return None
         files = read(directory)
-        plan = plan_of(files, ColQwen3Options())
-        reason = f"config.json: {MODEL_TYPE}, images of at most {plan.max_pixels // plan.factor**2} tokens"
-        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+        return self.recognised(MODEL_TYPE, files, plan_of(files, ColQwen3Options()))
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest

@@ -37,9 +37,7 @@ class NemoColEmbed(PageFamily):
         if kind_of(directory)[0] != MODEL_TYPE:
             return None
         files = read(directory)
-        plan = PatchPlan.read(directory, files.vision)
-        reason = f"config.json: {MODEL_TYPE}, images of at most {plan.max_pixels // plan.factor**2} tokens"
-        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+        return self.recognised(MODEL_TYPE, files, PatchPlan.read(directory, files.vision))
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest
