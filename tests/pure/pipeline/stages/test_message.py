@@ -99,6 +99,13 @@ def test_a_large_tensor_of_another_size_is_refused(pixels):
         messages().read(request_of(outputs, pixels=pixels), copy=True)
 
 
+def test_a_message_in_another_number_of_batch_rows_is_refused():
+    message = messages().write(CONTEXT, {})["message"]
+    for rows in (0, 2):
+        with pytest.raises(InputError, match="message: has shape"):
+            messages().read(FakeRequest(message=np.repeat(message[None], rows, axis=0)), copy=True)
+
+
 def test_the_message_of_another_step_is_refused():
     outputs = messages("inference").write(CONTEXT, ROWS)
     with pytest.raises(InputError, match=NOT_SEALED):
