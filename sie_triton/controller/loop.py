@@ -102,6 +102,7 @@ class Controller:
         )
 
     def tick(self) -> None:
+        self.swaps.look()
         stages = read_stages(self._directory)
         self._round_at, self._is_restless = monotonic(), True  # should the round fail
         self.models = models_of(stages, self.changes.serving)

@@ -165,7 +165,9 @@ class MemoryGrants:
         elif short > movable + loading or waited_s > self._limits.max_grant_wait_s:
             self._is_short = True
             if waited_s > self._limits.min_grant_wait_s:
-                answer_load(self._directory, record, refusal("out of memory", books.no_room(wanted, short - movable)))
+                missing = short - movable
+                message = books.no_room(wanted, missing) if missing > 0 else not_freed(wanted, waited_s)
+                answer_load(self._directory, record, refusal("out of memory", message))
         else:
             self._evict(books, short, model.name, reason="room for another")
             return short <= movable
@@ -230,6 +232,11 @@ def answer_load(directory: Path, record: Record, text: str) -> None:
         write_atomically(_answer_to(directory, record), text)
     except OSError as exc:
         log.warning("the load of process %d cannot be answered now: %s", record["pid"], exc)
+
+
+def not_freed(wanted: int, waited_s: float) -> str:
+    """Return the message for a load for which other models leave, but have not left."""
+    return f"weights: need about {gib(wanted)}, which other models have not freed within {waited_s:.0f} s; retry"
 
 
 def _answer_to(directory: Path, record: Record) -> Path:

@@ -1,7 +1,7 @@
 """Replace the process of a model's stage, through Triton's load call."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
@@ -41,6 +41,7 @@ class Swaps:
         self._steps_of = steps_of
         self._pool = ThreadPoolExecutor(limits.max_swaps, "swap")
         self._under_way: dict[tuple[str, bool], Future[None]] = {}
+        self._at_look: Set[tuple[str, bool]] = frozenset()
         self._locks: dict[str, Lock] = {}
         self.counts: dict[tuple[str, str], int] = {}
 
@@ -56,8 +57,14 @@ class Swaps:
     def evict(self, model: str, reason: str) -> Future[None]:
         return self.swap(model, "inference", f"{EVICT}{reason}")
 
+    def look(self) -> None:
+        """Begin a round, before it reads the records: they may be older than the end of a swap."""
+        self._at_look = {key for key, swap in self._under_way.copy().items() if not swap.done()}
+
     def is_evicting(self, model: str) -> bool:
-        return self._is_under_way(f"{self._steps_of(model)}-inference", False)
+        """Return True if the model is being evicted, or was when the round began."""
+        name = f"{self._steps_of(model)}-inference"
+        return (name, False) in self._at_look or self._is_under_way(name, False)
 
     @contextmanager
     def none_of(self, model: str) -> Iterator[None]:
@@ -68,6 +75,7 @@ class Swaps:
     def forget(self) -> None:
         """Forget the swaps under way, which belong to a tritonserver that has ended."""
         self._under_way.clear()
+        self._at_look = frozenset()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

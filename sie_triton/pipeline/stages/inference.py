@@ -35,7 +35,7 @@ from sie_triton.pipeline.stages.pass_reports import PassReports
 from sie_triton.pipeline.stages.request import Origin, Request
 from sie_triton.pipeline.worker.expected import expected_bytes
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
-from sie_triton.pipeline.worker.messages import Load
+from sie_triton.pipeline.worker.messages import Load, Loaded
 from sie_triton.records.grants import Granted, granted_memory
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.trace import Trace
@@ -302,21 +302,25 @@ class Inference(ColdStage[WorkerHandle]):
             order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), report_progress)
         with self._granted(order) as granted:
             worker = self._loader.start(replace(order, device=granted.device), granted.check)
-        if worker.loaded.sub_batch_cost:
-            at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
-            self._set_budget(min(at_once, self._spec.max_batch_cost))
-        self._cost_per_s, self._least_s = worker.loaded.cost_per_s, worker.loaded.least_s
-        for phase, seconds in worker.loaded.seconds.items():
-            self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
-        self.status.record["weights_bytes"] = worker.loaded.weights_bytes
-        self.status.record["device_bytes"] = worker.loaded.device_bytes
-        self.status.record["beside_bytes"] = worker.loaded.need_bytes - worker.loaded.weights_bytes
-        self.status.record["pass_bytes"] = worker.loaded.pass_bytes
-        self._loras.restore(worker)
+            self._note(worker.loaded)
+            self._loras.restore(worker)
         self._copies.start()
         for log in (self._busy, self._loads):
             log.add(started, monotonic_ns())
         return worker
+
+    def _note(self, loaded: Loaded) -> None:
+        """Take over what a worker has measured while it loaded."""
+        if loaded.sub_batch_cost:
+            at_once = loaded.sub_batch_cost * self._scheduler.num_lanes
+            self._set_budget(min(at_once, self._spec.max_batch_cost))
+        self._cost_per_s, self._least_s = loaded.cost_per_s, loaded.least_s
+        for phase, seconds in loaded.seconds.items():
+            self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
+        self.status.record["weights_bytes"] = loaded.weights_bytes
+        self.status.record["device_bytes"] = loaded.device_bytes
+        self.status.record["beside_bytes"] = loaded.need_bytes - loaded.weights_bytes
+        self.status.record["pass_bytes"] = loaded.pass_bytes
 
     def _granted(self, order: Load) -> AbstractContextManager[Granted]:
         """Reserve memory for the worker of `order`, if that must wait for permission; give the device to load it on."""

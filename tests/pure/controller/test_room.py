@@ -106,6 +106,23 @@ def test_a_load_waits_for_memory_before_it_is_refused(controller, pids):
     assert verdict(controller, pids[1]).startswith("too large\n")
 
 
+def test_a_load_is_refused_once_models_that_leave_have_not_left_for_long(controller, control, pids, worker_bytes):
+    resident, large, worker, _ = pids
+    worker_bytes[worker] = 700
+    controller.measured = DeviceMemory(700, 1000, "test")
+    control.may_end.clear()
+    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
+    waits = stage(controller, "large", large, state=LOADING, wanted_bytes=400)
+    controller.tick()
+    assert verdict(controller, large) is None
+    waits.record["wanted_since_ns"] -= int(ControllerLimits.max_grant_wait_s * 1e9)
+    controller.tick()
+    reason, _, text = verdict(controller, large).partition("\n")
+    assert reason == "out of memory"
+    assert "which other models have not freed within 110 s" in text
+    control.may_end.set()
+
+
 def test_a_full_disk_ends_no_round_and_leaves_no_file(controller, pids, caplog):
     """Loads are answered as soon as there is room on the disk."""
     for name, pid in zip("ab", pids[:2], strict=True):

@@ -178,6 +178,23 @@ def test_a_model_being_evicted_counts_as_freed_and_is_not_chosen_again(controlle
     control.may_end.set()
 
 
+def test_an_eviction_that_ends_within_a_round_is_not_repeated(controller, control, pids, monkeypatch):
+    """The round has read the records of the process that was replaced meanwhile."""
+    resident(controller, "a", pids[0], 400)
+    used(controller, 900)
+    control.may_end.clear()
+    controller.tick()
+    swap = controller.swaps.evict("a", "pressure")
+
+    def end_swap() -> None:
+        control.may_end.set()
+        swap.result(10)
+
+    monkeypatch.setattr(controller, "_look_for_triton", end_swap)
+    controller.tick()
+    assert controller.swaps.counts == {("a", "evict: pressure"): 1}
+
+
 def test_a_load_continues_if_its_eviction_fails(controller, control, pids):
     loading(controller, "a", pids[0], granted_bytes=100)
     controller.tick()

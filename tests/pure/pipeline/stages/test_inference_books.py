@@ -253,6 +253,15 @@ def test_the_worker_is_on_the_device_that_its_load_was_granted(tmp_path, monkeyp
     stage.close()
 
 
+def test_memory_stays_granted_until_the_adapters_are_loaded_again(loading, monkeypatch):
+    """Otherwise another load is refused meanwhile: the model is neither loading nor one that could be evicted."""
+    loading._loader = FakeLoader(loading)
+    seen = []
+    monkeypatch.setattr(loading._loras, "restore", lambda _: seen.append(int(loading.status.record["granted_bytes"])))
+    loading.load()
+    assert seen == [7]
+
+
 def test_only_loads_after_start_up_ask_for_memory(loading):
     """Triton waits for the first load; the second replaces a dead worker."""
     loading._loader = loader = FakeLoader(loading, weights_bytes=5)
