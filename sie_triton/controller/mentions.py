@@ -146,5 +146,5 @@ class Mentions:
 def _state_of(name: str, state: ModelState | None) -> Mentioned:
     if state is None:  # its processes have never started
         return Mentioned(name, 0, is_resident=False, is_busy=False)
-    is_busy = bool(state.pending) or state.state == "loading"
+    is_busy = state.is_busy or state.state == "loading"
     return Mentioned(name, state.record["last_used_ns"], state.is_resident, is_busy)

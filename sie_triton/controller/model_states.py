@@ -169,7 +169,9 @@ class ModelState:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.record["num_open"] or self.record["busy_since_ns"])
+        """True while a request is in progress, also one of which preprocess still draws a PDF."""
+        before = self.preprocess["num_open"] if self.preprocess else 0
+        return bool(before or self.record["num_open"] or self.record["busy_since_ns"])
 
     @property
     def wants(self) -> int:

@@ -172,7 +172,7 @@ class StatusWriter:
         self.record["state"] = FAILED
 
     def has_successor(self) -> bool:
-        """True once Triton's traffic goes to another process.
+        """True once Triton's traffic goes to another process, or is about to.
 
         A later revision gets the traffic once one of its processes is no longer cold.
         """

@@ -35,8 +35,8 @@ def serving(**settings):
     return Serving((), SETTINGS | settings, "/", models={"own/served": Served("/m.yaml", "")})
 
 
-def state(used_ns, *, pending=0, kind="cold"):
-    fields = {"record": {"last_used_ns": used_ns}, "pending": pending, "state": kind, "is_resident": False}
+def state(used_ns, *, is_busy=False, kind="cold"):
+    fields = {"record": {"last_used_ns": used_ns}, "is_busy": is_busy, "state": kind, "is_resident": False}
     return type("State", (), fields)
 
 
@@ -115,7 +115,7 @@ def test_a_name_that_could_not_be_served_is_refused_for_a_while(mentions, clock)
 def test_room_is_made_by_models_that_have_stayed_and_are_not_busy(mentions, clock):
     for name in ("org/a", "org/b"):
         mentions.served(name)
-    states = {"org__a": state(5), "org__b": state(4, pending=1)}
+    states = {"org__a": state(5), "org__b": state(4, is_busy=True)}
     assert mentions.room_for(["org/c"], ["org/a", "org/b"], 2, states) == ([], [])
     clock.now += LIMITS.min_stay_s
     assert mentions.room_for(["org/c", "org/d"], ["org/a", "org/b"], 2, states) == (["org/c"], ["org/a"])

@@ -178,6 +178,17 @@ def test_a_model_being_evicted_counts_as_freed_and_is_not_chosen_again(controlle
     control.may_end.set()
 
 
+def test_a_model_whose_pdf_is_being_drawn_leaves_after_an_idle_one(controller, control, pids):
+    """Its request would make the old process load again."""
+    drawing, tokenizer, idle, _ = pids
+    resident(controller, "a", drawing, 400, last_used_ns=1)
+    stage(controller, "a", tokenizer, "preprocess", state=RESIDENT, num_open=1)
+    resident(controller, "b", idle, 401, last_used_ns=2)
+    used(controller, 900)
+    round_of(controller)
+    assert control.swapped == [("b-inference", False)]
+
+
 def test_an_eviction_that_ends_within_a_round_is_not_repeated(controller, control, pids, monkeypatch):
     """The round has read the records of the process that was replaced meanwhile."""
     resident(controller, "a", pids[0], 400)
