@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from sie_triton.pipeline.stages import preprocess
 from tests.fuzz.hunt import Hunt
 from tests.fuzz.runner import fuzzed
 from tests.fuzz.target import target_named
 from tests.fuzz.targets import TARGETS
+from tests.support.loading import with_tokenizers
 
 NUM_CASES, SEED, HANG_S = 50, 1, 60.0
 
@@ -23,6 +25,12 @@ FORKING = ("pdf", "pickled")
 def home(tmp_path_factory) -> Path:
     """Directory of all targets, which share its saved models."""
     return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.fixture(autouse=True)
+def tokenizers_of_this_process(monkeypatch):
+    """Each process that makes one imports transformers."""
+    monkeypatch.setattr(preprocess, "with_tokenizers", lambda spec, directory, *_: with_tokenizers(spec, directory))
 
 
 @pytest.mark.timeout(300)
