@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.pipeline.stages import preprocess
 from tests.fuzz.hunt import Hunt
 from tests.fuzz.runner import fuzzed
 from tests.fuzz.target import target_named
 from tests.fuzz.targets import TARGETS
-from tests.support.loading import with_tokenizers
 
 NUM_CASES, SEED, HANG_S = 50, 1, 60.0
 
@@ -27,13 +25,8 @@ def home(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@pytest.fixture(autouse=True)
-def tokenizers_of_this_process(monkeypatch):
-    """Each process that makes one imports transformers."""
-    monkeypatch.setattr(preprocess, "with_tokenizers", lambda spec, directory, *_: with_tokenizers(spec, directory))
-
-
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("tokenizers_made_here")
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_is_found(name, home):
     directory, num_cases = home / name, NUMBERS.get(name, NUM_CASES)
