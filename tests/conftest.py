@@ -30,6 +30,7 @@ from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
     child,
     control,
     controller,
+    conversations_written_here,
     deaths,
     door,
     empty,
@@ -38,6 +39,7 @@ from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
     inference,
     pids,
     s3,
+    tokenizers_made_here,
 )
 
 # No test depends on the speed of the machine.

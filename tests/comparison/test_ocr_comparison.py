@@ -21,6 +21,8 @@ from tests.support.ocr import Library, asked
 from tests.support.pictures import picture, pictures, saved
 from tests.support.readers import Reader
 
+pytestmark = pytest.mark.usefixtures("conversations_written_here")
+
 FILES = pictures()
 ODD_SIZES = [(97, 61), (300, 31), (3, 40), (8, 8), (640, 480)]
 USUAL = {"max_new_tokens": 24}

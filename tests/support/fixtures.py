@@ -1,6 +1,7 @@
 """A stage at its own seam, a controller at its own, a real fork server."""
 
 import asyncio
+import json
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,8 +19,11 @@ from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.token import admin_token
 from sie_triton.models.environments.venv import Venv, find
+from sie_triton.models.inputs.chat_template import TemplateProcess
+from sie_triton.models.inputs.chat_template_process import written
 from sie_triton.models.weights import download
 from sie_triton.models.weights.limits import WeightLimits
+from sie_triton.pipeline.stages import preprocess
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.records.status import StatusWriter
@@ -30,6 +34,7 @@ from tests.support.controller import FakeControl, wait_for
 from tests.support.environments import ARRAYS, linked
 from tests.support.http_clients import client_of
 from tests.support.hub import Hub, running
+from tests.support.loading import with_tokenizers
 from tests.support.object_store import Store
 from tests.support.object_store import running as running_store
 from tests.support.stages import EchoWorker, spec
@@ -44,6 +49,20 @@ def inference(tmp_path, request) -> Iterator[Inference]:
     stage.load = lambda: stage.worker
     yield stage
     stage.close()
+
+
+@pytest.fixture
+def tokenizers_made_here(monkeypatch) -> None:
+    """Let preprocess make tokenizers in this process: another one would import transformers for each."""
+    monkeypatch.setattr(preprocess, "with_tokenizers", lambda spec, directory, *_: with_tokenizers(spec, directory))
+
+
+@pytest.fixture(scope="module")
+def conversations_written_here() -> Iterator[None]:
+    """Let chat templates run in this process: each model starts another one for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TemplateProcess, "ask", lambda self, order: json.dumps(written(**json.loads(order))))
+        yield
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def of_many_parts() -> dict[str, bytes]:
         ),
         "png, profiles behind the pixels": png(b"", chunk(b"iCCP", b"a\0\0" + megabyte) * (LIMITS.max_dear_parts + 1)),
         "png, a megabyte in each kilobyte of text": png(
-            b"".join(chunk(b"zTXt", b"%d\0\0" % i + zlib.compress(bytes(1 << 20))) for i in range(65))
+            b"".join(chunk(b"zTXt", b"%d\0\0" % i + megabyte) for i in range(65))
         ),
         "webp, exif": saved(picture(SIDE, SIDE), "WEBP", exif=b"Exif\0\0" + exif),
         "gif, comments": gif(b"!\xfe\1x\0" * LIMITS.max_header_parts),
@@ -77,9 +77,10 @@ def of_many_parts() -> dict[str, bytes]:
 
 def of_unread_parts() -> dict[str, bytes]:
     """Return files that are read without their many parts, by name."""
+    pixel = zlib.compress(bytes(4))
     frames = b"".join(
         chunk(b"fcTL", struct.pack(">5I2H2B", 2 * i, 1, 1, 0, 0, 1, 10, 0, 0))
-        + chunk(b"fdAT", struct.pack(">I", 2 * i + 1) + zlib.compress(bytes(4)))
+        + chunk(b"fdAT", struct.pack(">I", 2 * i + 1) + pixel)
         for i in range(LIMITS.max_header_parts)
     )
     moving = saved(picture(16, 16), "WEBP", save_all=True, append_images=[picture(16, 16, seed=1)])

@@ -3,6 +3,7 @@
 import io
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pypdfium2
 from PIL import Image
@@ -78,6 +79,7 @@ def stream(content: bytes, fields: bytes) -> bytes:
     return b"<<%s/Length %d>>stream\n%s\nendstream" % (fields, len(content), content)
 
 
+@cache
 def unreadable() -> dict[str, tuple[bytes, str]]:
     """Name → the file, and a part of its error message; empty: the file may be drawn, or refused."""
     return {**dict(_broken()), **dict(_locked()), **dict(_costly())}

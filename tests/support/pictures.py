@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -29,6 +30,7 @@ def pictures(sizes: Sequence[tuple[int, int]] = ((97, 61), (40, 90), (33, 33), (
     return [saved(picture(*size, seed=i), "JPEG" if i % 2 else "PNG") for i, size in enumerate(sizes)]
 
 
+@cache
 def of_all_kinds() -> dict[str, bytes]:
     image = picture()
     alpha = image.convert("RGBA")

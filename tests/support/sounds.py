@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import soundfile
@@ -28,6 +29,7 @@ def sounds(seconds: Sequence[float] = (0.3, 1.0, 0.05, 2.4)) -> list[bytes]:
     return [saved(sound(s, seed=i), kind="FLAC" if i % 2 else "WAV") for i, s in enumerate(seconds)]
 
 
+@cache
 def of_all_kinds() -> dict[str, bytes]:
     def one(kind: str, subtype: str, rate: int = RATE, channels: int = 1) -> bytes:
         return saved(sound(0.9, rate, channels), rate, kind, subtype)

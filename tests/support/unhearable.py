@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
@@ -19,6 +20,7 @@ NO_NUMBERS = "has samples that are not numbers"
 TAG = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
 
 
+@cache
 def unreadable() -> dict[str, tuple[bytes, str]]:
     """Name → the file, and a part of its error message."""
     return {**dict(_truncated()), **dict(_of_another_kind()), **dict(_too_much()), **dict(_damaged())}

@@ -15,6 +15,7 @@ from tests.support.pictures import picture, saved
 BROKEN, NONE, TOO_LARGE, EMPTY = "cannot be decoded", "is not an image that can be read", "pixels; ", "is empty"
 
 
+@cache
 def unreadable() -> dict[str, tuple[bytes, str]]:
     """Name → the file, and a part of its error message."""
     return {**dict(_truncated()), **dict(_of_another_kind()), **dict(_too_large()), **dict(_damaged())}
@@ -115,10 +116,10 @@ def webp_canvas(width: int, height: int) -> bytes:
     return b"RIFF" + struct.pack("<I", 4 + len(extended) + len(lossless)) + b"WEBP" + extended + lossless
 
 
-@cache
 def transparent_webp(width: int, height: int) -> bytes:
-    """WebP of a few kilobytes and one colour."""
-    return saved(Image.new("RGBA", (width, height), (9, 8, 7, 100)), "WEBP", lossless=True, quality=0, method=0)
+    """WebP of one colour: whatever its size, only the size in its header differs."""
+    small = saved(Image.new("RGBA", (8, 8), (9, 8, 7, 100)), "WEBP", lossless=True)
+    return patched(small, small.index(b"VP8L") + 9, struct.pack("<I", width - 1 | height - 1 << 14 | 1 << 28))
 
 
 def tiled_tiff(side: int, tile: int, bits: int = 8) -> bytes:

@@ -22,6 +22,7 @@ from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer
 from sie_triton.doors.memory import MemoryBudget, hold
 from sie_triton.settings import read_settings
+from tests.process.cluster.conftest import until
 from tests.support.http2 import (
     DATA,
     INITIAL_WINDOW_SIZE,
@@ -116,11 +117,6 @@ def with_gateway(limits: GatewayLimits = GatewayLimits(), **settings: Any) -> Ca
         return run
 
     return decorate
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def begin(client: Http2Client) -> bytes:

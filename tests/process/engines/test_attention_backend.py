@@ -25,6 +25,8 @@ from tests.support.readers import Reader, save_donut, save_florence2
 from tests.support.stages import spec
 from tests.support.towers import save_clap, save_clip, save_naflex, save_siglip
 
+pytestmark = pytest.mark.usefixtures("conversations_written_here")
+
 
 class Calls(TorchFunctionMode):
     """Counts the calls of PyTorch's SDPA in its context, whoever makes them."""

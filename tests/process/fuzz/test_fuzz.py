@@ -26,6 +26,7 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.usefixtures("tokenizers_made_here")
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_is_found(name, home):
     directory, num_cases = home / name, NUMBERS.get(name, NUM_CASES)

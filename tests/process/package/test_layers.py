@@ -124,16 +124,22 @@ def modules_of(path: Path, known: set[str]) -> set[str]:
     return found - {module_of(path)} - {name for name in found if any(other.startswith(f"{name}.") for other in found)}
 
 
-def test_the_controller_imports_neither_adapters_nor_torch():
-    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.models.families") == []
+STAGES = "from sie_triton.pipeline.stages import preprocess, inference, postprocess; import sie_triton.models.families"
+CLIENT = "from sie_triton import SIEClient; SIEClient('http://x:1')"
+
+# A program, and what it must not import: others have no PyTorch, a client only NumPy and tritonclient.
+WITHOUT = {
+    "the controller": ("import sie_triton.controller.run", ("torch", "transformers", "sie_triton.models.families")),
+    "the door": ("import sie_triton.doors.run", ("torch", "transformers", "tokenizers", "PIL", "aiohttp")),
+    "a command": ("import sie_triton.cli.main", ("torch", "tritonclient", "httpx", "aiohttp")),
+    "a cold stage": (STAGES, ("torch", "transformers", "pydantic", "tritonclient")),
+    "the client": (CLIENT, ("torch", "transformers", "pydantic", "yaml", "click", "tokenizers")),
+}
 
 
-def test_the_door_imports_no_heavy_library():
-    assert imported("import sie_triton.doors.run", "torch", "transformers", "tokenizers", "PIL", "aiohttp") == []
-
-
-def test_no_command_waits_for_the_libraries_of_another():
-    assert imported("import sie_triton.cli.main", "torch", "tritonclient", "httpx", "aiohttp") == []
+@pytest.mark.parametrize(("program", "libraries"), WITHOUT.values(), ids=WITHOUT)
+def test_a_program_imports_no_library_that_it_does_not_need(program, libraries):
+    assert imported(program, *libraries) == []
 
 
 def test_the_quick_tests_need_no_pytorch():
@@ -153,15 +159,3 @@ def imported(code: str, *modules: str) -> list[str]:
     """Return the `modules` that a fresh interpreter has loaded after `code`."""
     program = f"import sys; {code}; print(*[m for m in {modules!r} if m in sys.modules])"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_a_cold_stage_imports_no_heavy_library():
-    code = (
-        "from sie_triton.pipeline.stages import preprocess, inference, postprocess; import sie_triton.models.families"
-    )
-    assert imported(code, "torch", "transformers", "pydantic", "tritonclient") == []
-
-
-def test_the_client_imports_only_numpy_and_tritonclient():
-    code = "from sie_triton import SIEClient; SIEClient('http://x:1')"
-    assert imported(code, "torch", "transformers", "pydantic", "yaml", "click", "tokenizers") == []

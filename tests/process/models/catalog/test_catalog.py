@@ -102,7 +102,7 @@ def test_sequence_length_comes_from_the_directory(minilm_directory):
     assert recognise(minilm_directory, "m", {"weights_path": "x"}).max_sequence_length == 256
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "word"])
+@pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "word", "~nobody-of-that-name/x", "x" * 5000, "a\0b"])
 def test_an_unknown_name_is_refused_before_any_download(name):
     with pytest.raises(CatalogError, match="no model file has this sie_id"):
         select([name], None, allow_hub=False)

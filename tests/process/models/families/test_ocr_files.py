@@ -23,6 +23,8 @@ from tests.support.pictures import saved as saved_picture
 from tests.support.readers import Reader
 from tests.support.stages import spec
 
+pytestmark = pytest.mark.usefixtures("conversations_written_here")
+
 FILES = pictures()[:2]
 USUAL = {"max_new_tokens": 12}
 

@@ -109,7 +109,7 @@ END = "{% endfor %}"
 def test_a_template_that_makes_very_much_is_refused(template):
     """As it is compiled, or as it runs."""
     with pytest.raises(InputError, match="the model's chat template refuses the prompt"):
-        ChatTemplate(template, {}, "here").text([{"role": "user", "content": "x"}])
+        ChatTemplate(template, {}, "here", InputLimits(template_s=1)).text([{"role": "user", "content": "x"}])
 
 
 def test_a_conversation_is_written_once(monkeypatch):

@@ -126,6 +126,7 @@ def test_a_word_longer_than_a_piece_keeps_its_offsets(gliner, long):
     assert all(each["text"] in f"Ada {long} was" for each in found)
 
 
+@pytest.mark.usefixtures("tokenizers_made_here")
 def test_a_text_of_more_characters_than_are_read_is_refused_by_name(tmp_path, minilm_directory):
     save_gliner(tmp_path, minilm_directory, num_rnn_layers=0)
     of_gliner = spec(weights=str(tmp_path / "model"), family="gliner", tasks=("extract",), dims={})

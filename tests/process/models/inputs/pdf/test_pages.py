@@ -26,6 +26,7 @@ from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.status import StatusWriter
 from tests.support import pdfs
+from tests.support.controller import wait_for
 from tests.support.items import Served
 from tests.support.pdfs import embedded_font, pages, pdf_of, slow, unreadable, words, written
 from tests.support.pictures import saved
@@ -177,14 +178,6 @@ def test_the_drawing_process_is_confined():
         assert "\nSeccomp:\t2\n" in Path(f"/proc/{child.pid}/status").read_text()
 
 
-def until(condition) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("the condition never held")
-
-
 def test_drawing_stops_once_the_request_is_over():
     """The drawing process is stopped; otherwise it would never end."""
     over: list[bool] = []
@@ -199,7 +192,7 @@ def test_drawing_stops_once_the_request_is_over():
 
 
 @pytest.fixture
-def stage(tmp_path, clip, clip_directory) -> Iterator[Preprocess]:
+def stage(tmp_path, clip, clip_directory, tokenizers_made_here) -> Iterator[Preprocess]:
     """Preprocess stage of a model that reads images, with one image thread."""
     of_clip = replace(clip.spec, weights=str(clip_directory), runtime=Runtime(image_workers=1))
     made = Preprocess(of_clip, StatusWriter(tmp_path, "m", "preprocess", 0))
@@ -216,14 +209,14 @@ def test_an_image_does_not_wait_for_a_pdf(stage):
     """The PDF's pages are never drawn; a cancelled request leaves nothing behind."""
     slow, image = image_request(PDF), image_request(saved(PAGES[0]))
     stage.execute([slow])
-    until(drawing)
+    wait_for(drawing)
     drawing()[0].suspend()
     (answer,) = run(stage, [image])
     assert answer["lengths" if "lengths" in answer else "read"].tolist()
     assert not slow.answers
     slow.cancelled = True
     assert isinstance(slow.answer(DEFERRED), Cancelled)
-    until(lambda: not drawing())
+    wait_for(lambda: not drawing())
 
 
 def test_text_beside_an_image_is_refused_if_the_model_reads_either(stage):
