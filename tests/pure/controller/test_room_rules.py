@@ -273,11 +273,6 @@ def test_a_remote_model_counts_as_zero_bytes(controller):
     assert taken == {"near": (7, 7), "far": (0, 0)}
 
 
-@pytest.mark.parametrize(("since_ns", "expected"), [(4, ["a"]), (5, [])])
-def test_a_model_is_evictable_once_its_minimum_residency_has_passed(since_ns, expected):
-    assert victims([Resident("a", 4, 1, since_ns)], 1, now_ns=10, min_residency_ns=6) == expected
-
-
 def test_dead_processes_and_failed_tokenizers_do_not_count_as_loading(controller, child):
     """A dead process's demand is dropped; a model whose tokenizer could not be loaded has failed."""
     child.kill()
