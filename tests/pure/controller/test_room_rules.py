@@ -5,12 +5,12 @@ import os
 import signal
 import threading
 from pathlib import Path
-from time import monotonic, monotonic_ns
+from time import monotonic_ns
 
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import healing, memory_grants
+from sie_triton.controller import memory_grants
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
@@ -352,29 +352,6 @@ def test_an_idle_tokenizer_of_a_cold_model_is_evicted(controller, control, pids)
     tokenizer.record["last_used_ns"] = 1
     round_of(controller)
     assert control.swapped == [("a-preprocess", False)]
-
-
-def test_shared_memory_is_scanned_often_only_after_a_death(controller, monkeypatch, child, pids):
-    now, scans = [monotonic() + 1000], []
-    monkeypatch.setattr(healing, "monotonic", lambda: now[0])
-    monkeypatch.setattr(healing, "orphaned_regions", lambda _: scans.append(now[0]) or set())
-
-    def num_scans(seconds: int) -> int:
-        before = len(scans)
-        for _ in range(seconds):
-            now[0] += 1
-            round_of(controller)
-        return len(scans) - before
-
-    stage(controller, "a", child.pid)
-    assert 1 <= num_scans(500) <= 2
-    child.kill()
-    child.wait()
-    assert num_scans(20) >= 4
-    stage(controller, "a", pids[0], generation=1)
-    assert num_scans(20) >= 4
-    num_scans(20)
-    assert 1 <= num_scans(500) <= 2
 
 
 @pytest.mark.parametrize("controller", [{"scan_s": -1.0}], indirect=True)
