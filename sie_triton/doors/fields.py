@@ -114,7 +114,8 @@ class Body(BaseModel):
                 raise InputError.at(name, "cannot be set here; use SIE's routes")
         named = {name: value for name, value in self.translated().items() if value is not None}
         for name, value in named.items():
-            if others.get(name, value) != value:
+            given = others.get(name, value)
+            if given != value or isinstance(given, bool) != isinstance(value, bool):  # 0 is not False
                 raise InputError.at(name, f"contradicts another field, which makes it {shown(value)}; send one of them")
         return checked_options({**others, **named, **self.fixed})
 

@@ -169,6 +169,7 @@ REFUSED = [
     ("/v2/embed", {"output_dimension": 0}, "output_dimension"),
     ("/v2/embed", {"output_dtype": "int8"}, "output_dtype"),
     ("/v2/embed", {"input_type": "search_query", "is_query": False}, "is_query"),
+    ("/v2/embed", {"input_type": "search_document", "is_query": 0}, "is_query"),
     ("/v2/rerank", {"documents": ["a", {"image": "x"}]}, "documents[1]"),
     ("/v2/rerank", {"documents": [{"title": 3}], "rank_fields": ["title", "body"]}, "documents[0]"),
     ("/v2/rerank", {"truncate_prompt_tokens": -1, "overflow_policy": "error"}, "truncate_prompt_tokens"),
