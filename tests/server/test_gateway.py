@@ -245,11 +245,6 @@ def test_errors_are_those_of_triton(gateways):
         gateways.clients[0].encode(TINY, "a", options={"dimensions": 0})
 
 
-def test_a_model_that_is_not_served_is_404_at_the_door(gateways):
-    answer = httpx.post(f"{gateways.https[0]}/v1/encode/t/none", json={"items": [{"text": "a"}]})
-    assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
-
-
 def test_requests_of_many_clients_that_are_joined_keep_their_own_results(gateways):
     """Of different kinds and lengths at once: each result is that of its own texts."""
     texts = [[f"text {i} {j}" * (1 + i % 5) for j in range(1 + i % 3)] for i in range(200)]

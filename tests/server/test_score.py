@@ -6,7 +6,6 @@ import urllib.request
 
 import numpy as np
 import pytest
-import tritonclient.http as triton
 from sentence_transformers import CrossEncoder
 
 from benchmarks.texts import texts
@@ -139,31 +138,3 @@ def test_raw_requests(server):
         assert outputs["scores"]["shape"] == [2]
         assert outputs["token_count"]["shape"] == [2]
         assert set(outputs) == {"scores", "token_count", "truncated", "timing_ms"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"query": []}, "query: is empty"),
-        ({"query": ["a", "b"]}, "query: has 2 elements; send one"),
-        ({"query": [b"\xff"]}, r"query\[0\]: not valid UTF-8"),
-        ({"text": [b"ok", b"\xff"]}, r"text\[1\]: not valid UTF-8"),
-        ({"text": []}, "text: is empty"),
-        (
-            {"parameters": {"output_types": "dense"}},
-            "output_types: unknown here; allowed are instruction, lora,.* profile",
-        ),
-    ],
-)
-@pytest.mark.parametrize("model", [triton_name(CROSS_ENCODER), f"{triton_name(COLBERT)}-score"])
-def test_bad_input(server, model, change, message):
-    given = {"query": [b"q"], "text": [b"a"], "parameters": {}, **change}
-    inputs = []
-    for name in ("query", "text"):
-        inputs.append(triton.InferInput(name, [len(given[name])], "BYTES"))
-        inputs[-1].set_data_from_numpy(np.array(given[name], object))
-    with (
-        triton.InferenceServerClient(server.http) as client,
-        pytest.raises(triton.InferenceServerException, match=message),
-    ):
-        client.infer(model, inputs, parameters=given["parameters"])
