@@ -1,6 +1,5 @@
 """Score through the whole server, by every client."""
 
-import asyncio
 import json
 import urllib.request
 
@@ -9,7 +8,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from benchmarks.texts import texts
-from sie_triton import AsyncSIEClient, Item, SIEClient, maxsim
+from sie_triton import Item, maxsim
 from sie_triton.contract.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, RERANKER
 
@@ -95,32 +94,6 @@ def test_scores_do_not_depend_on_batch_size(client, model):
 def test_an_instruction_changes_the_scores(client, model):
     plain, told = client.score(model, QUERY, TEXTS), client.score(model, QUERY, TEXTS, instruction="find plants: ")
     assert np.abs(in_order(plain) - in_order(told)).max() > 1e-4
-
-
-def test_one_query_against_texts_of_many_lengths_beside_encode(server):
-    """Both tasks of one model at once, 32 requests at a time: every answer is that of a request alone."""
-    groups = [TEXTS[i : i + 3] for i in range(0, len(TEXTS), 3)] * 6
-
-    async def ask():
-        async with AsyncSIEClient(server.grpc) as client:
-            places = asyncio.Semaphore(32)
-
-            async def one(i, group):
-                async with places:
-                    if i % 2:
-                        return await client.score(COLBERT, QUERY, group)
-                    return await client.encode(COLBERT, group, output_types=["multivector"])
-
-            return await asyncio.gather(*(one(i, group) for i, group in enumerate(groups)))
-
-    with SIEClient(server.grpc) as client:
-        for i, (group, mixed) in enumerate(zip(groups, asyncio.run(ask()), strict=True)):
-            if i % 2:
-                np.testing.assert_allclose(in_order(mixed), in_order(client.score(COLBERT, QUERY, group)), rtol=1e-4)
-            else:
-                alone = client.encode(COLBERT, group, output_types=["multivector"])
-                for ours, theirs in zip(mixed, alone, strict=True):
-                    np.testing.assert_allclose(ours["multivector"], theirs["multivector"], atol=1e-4)
 
 
 def test_raw_requests(server):
