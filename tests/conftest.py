@@ -105,6 +105,8 @@ PADDLE_OCR = "test/paddleocr-vl"
 SHORT = {"max_new_tokens": 12}
 OWL = "test/owl"  # objects in images
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
+CLASSIFIER = "test/classifier"  # with labels of its own, which CLASSES names
+CLASSES = ("joy", "größe", "anger")
 MUVERA = {"num_repetitions": 8, "final_projection_dim": 512}
 
 
@@ -147,6 +149,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     """Server that all tests share: MiniLM as committed and for long texts, a tiny model with and without the hook, and
     one model of each other family.
     """
+    from tests.support.classifiers import save_classifier
     from tests.support.detectors import save_owl
     from tests.support.gliners import save_gliner
     from tests.support.models import (
@@ -178,6 +181,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     save_florence2(root / "florence2", minilm_directory)
     save_paddleocr_vl(root / "paddle", minilm_directory)
     owl = save_owl(root / "owl", minilm_directory)
+    classifier = save_classifier(root / "classifier", minilm_directory, labels=CLASSES)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
     hybrid = {"dense": {"dim": 64, "scales": True}, **sparse, **multivector}
     qwen3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
@@ -203,6 +207,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(PADDLE_OCR, root / "paddle", "paddleocr_vl", {"extract": {}}, runtime=SHORT, inputs=("image",)),
         model_file(OWL, owl, "owlv2", {"extract": {}}, inputs=("image",), runtime={"score_threshold": 0.3}),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
+        model_file(CLASSIFIER, classifier, "sequence_classification", {"extract": {}}),
     ):
         (models_dir / f"{triton_name(yaml.safe_load(content)['sie_id'])}.yaml").write_text(content)
     (models_dir / "gliner.yaml").write_text(gliner_file(GLINER, root / "gliner" / "model", 4096))
@@ -210,7 +215,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
     models = [TINY, MINILM, MINILM_512, MINILM_CLS, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER]
-    models += [CLIP, CLAP, FLORENCE2, OWL, PADDLE_OCR]
+    models += [CLIP, CLAP, FLORENCE2, OWL, PADDLE_OCR, CLASSIFIER]
     assert write_repository(repository, settings, models, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
     with fork_server(settings), Server(settings, repository) as running:

@@ -1,7 +1,7 @@
 """Bodies of other HTTP dialects as pydantic models, and checks of fields before any work begins."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, LiteralString, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from sie_triton.contract import CHUNK_OVERLAP, CHUNK_TOKENS
 from sie_triton.contract.parameters import LONGEST_NAME, shown
@@ -47,8 +48,12 @@ WORDS = {
     "none_required": "is not supported",
 }
 
+# Type and words of the error for a list of more than SIE_DOOR_MAX_ITEMS.
+TOO_MANY: LiteralString = "too_many"
+TOO_MANY_WORDS: LiteralString = "has {number} entries; SIE_DOOR_MAX_ITEMS allows {most} per request"
+
 # Types of errors whose words leave nothing to say about the value.
-COMPLETE = ("extra_forbidden", "missing", "too_long", "too_short", "value_error")
+COMPLETE = ("extra_forbidden", "missing", "too_long", "too_short", "value_error", TOO_MANY)
 
 # Stands in schemas for SIE_DOOR_MAX_ITEMS, which validation reads from its context.
 MAX_ITEMS = 0
@@ -95,7 +100,7 @@ class Body(BaseModel):
         error = invalid.errors(include_url=False)[0]
         name, *inner = error["loc"]
         place = "".join([str(name), *(f"[{i}]" if isinstance(i, int) else f".{i[:LONGEST_NAME]}" for i in inner)])
-        field = None if inner else cls.model_fields.get(str(name))
+        field = None if inner or error["type"] == TOO_MANY else cls.model_fields.get(str(name))
         meaning = field.description if field else None
         problem = (WORDS.get(error["type"]) or requirement(error)) + (f" ({meaning})" if meaning else "")
         got = "" if error["type"] in COMPLETE else f"; got {shown_json(error['input'])}"
@@ -109,7 +114,8 @@ class Body(BaseModel):
                 raise InputError.at(name, "cannot be set here; use SIE's routes")
         named = {name: value for name, value in self.translated().items() if value is not None}
         for name, value in named.items():
-            if others.get(name, value) != value:
+            given = others.get(name, value)
+            if given != value or isinstance(given, bool) != isinstance(value, bool):  # 0 is not False
                 raise InputError.at(name, f"contradicts another field, which makes it {shown(value)}; send one of them")
         return checked_options({**others, **named, **self.fixed})
 
@@ -129,8 +135,9 @@ class Body(BaseModel):
 
 
 def _counted(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, list):
-        check_count(len(value), str(info.field_name), int(info.context or 0))
+    most = int(info.context or 0)
+    if isinstance(value, list) and len(value) > most:
+        raise PydanticCustomError(TOO_MANY, TOO_MANY_WORDS, {"number": len(value), "most": most})
     return value
 
 
@@ -192,7 +199,7 @@ class Overflowing(Body):
 
 def check_count(number: int, name: str, max_items: int) -> None:
     if number > max_items:
-        raise InputError.at(name, f"has {number} entries; SIE_DOOR_MAX_ITEMS allows {max_items} per request")
+        raise InputError.at(name, TOO_MANY_WORDS.format(number=number, most=max_items))
 
 
 def check_lengths(results: Sequence[Mapping[str, Any]], field: str, remedy: str) -> None:

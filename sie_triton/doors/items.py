@@ -107,7 +107,10 @@ def _decoded(text: str, name: str) -> bytes:
 
 
 def _identity(value: Any, name: str) -> Any:
-    found = value if isinstance(value, str) else whole(value)
-    if found is not None and (isinstance(found, str) or -(2**63) <= found < 2**64):
-        return found
+    if isinstance(value, str):
+        return value
+    # JSON's reader rounds integers beyond 64 bits to floats: one just below the least would become the least.
+    least = -(2**63) if isinstance(value, int) else 1 - 2**63
+    if (number := whole(value)) is not None and least <= number < 2**64:
+        return number
     raise invalid(f"{name}.{ID}", f"must be a string, not {type(value).__name__}")

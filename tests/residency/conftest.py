@@ -1,6 +1,7 @@
-"""Eight models share a server with room for about three."""
+"""Eight models share a server with room for about three, and two more have directories of their own to be spoilt."""
 
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from tests.support import one_thread  # noqa: F401
 
 MODELS = [f"test/model-{i}" for i in range(8)]
 EXTRACTOR = MODELS[1]  # the others encode
+OWN_DIRECTORIES = CORRUPT, MISSING = "test/corrupt", "test/missing"
 TEXT = texts(1)[0]
 ADMIN_TOKEN = "for-tests"
 # What a worker with the weights takes, and what the server grows by for its model, measured.
@@ -145,6 +147,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path, wide_g
 
     root = tmp_path_factory.mktemp("crowd")
     directories = {**dict.fromkeys(MODELS, wide_directory), EXTRACTOR: wide_gliner}
+    for model in OWN_DIRECTORIES:
+        directories[model] = shutil.copytree(wide_directory, root / triton_name(model))
     (expected,) = Extractor("gliner", wide_gliner)([TEXT], LABELS)
     with serving(root, directories, 1024, ROOM_FOR, min_residency_s=MIN_RESIDENCY_S) as crowd:
         crowd.entities = expected["entities"]

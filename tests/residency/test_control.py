@@ -5,9 +5,6 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
@@ -17,7 +14,16 @@ from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import act, show
 from sie_triton.errors import LoadError, ServerError
-from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, Crowd, busy, serving, wait_for
+from tests.residency.conftest import (
+    ADMIN_TOKEN,
+    CORRUPT,
+    MISSING,
+    MODELS,
+    OWN_DIRECTORIES,
+    TEXT,
+    busy,
+    wait_for,
+)
 
 
 def test_load_puts_a_model_into_memory_before_its_first_request(crowd, vector):
@@ -96,66 +102,26 @@ def test_an_unloaded_model_is_gone_until_it_is_loaded(crowd, vector):
         assert float(client.encode(model, TEXT)["dense"] @ vector) > 0.9999
 
 
-# --- a server whose models can be spoilt
-
-
-@dataclass
-class Spoilt:
-    """A server that evicts idle models: the directory of one is corrupt, that of another is missing."""
-
-    crowd: Crowd
-    directories: dict[str, Path]
-
-
-GOOD, CORRUPT, MISSING = "test/good", "test/corrupt", "test/missing"
-
-
-@pytest.fixture(scope="module")
-def spoilt(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[Spoilt]:
-    root = tmp_path_factory.mktemp("spoilt")
-    directories = {name: root / triton_name(name) for name in (GOOD, CORRUPT, MISSING)}
-    for directory in directories.values():
-        shutil.copytree(tiny_directory, directory)
-    weights = directories[CORRUPT] / "model.safetensors"
+def test_load_failures_are_classified_cached_and_isolated(crowd, vector, wide_directory):
+    corrupt, missing = (crowd.settings.models_dir / triton_name(model) for model in (CORRUPT, MISSING))
+    weights = corrupt / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:10_000])
-    (root / "models").mkdir()
-    with serving(root / "models", directories, 64, idle_evict_s=3) as crowd:
-        yield Spoilt(crowd, directories)
-
-
-def test_load_failures_are_classified_cached_and_isolated(spoilt, tiny_directory):
-    crowd, directories = spoilt.crowd, spoilt.directories
-    with SIEClient(crowd.grpc) as client:
-        shutil.rmtree(directories[MISSING])
-        expected = client.encode(GOOD, TEXT)["dense"]
-        with busy(crowd, GOOD, expected, clients=1) as log:
-            for model, reason in ((CORRUPT, "corrupt"), (MISSING, "not found")):
-                for _ in range(20):
-                    with pytest.raises(LoadError, match="the model is not loaded") as caught:
-                        client.encode(model, TEXT)
-                    assert (caught.value.reason, caught.value.is_permanent) == (reason, True)
-                wait_for(lambda model=model: crowd.state(model) == "failed")
-                assert crowd.models()[model]["failure"] == reason
-                # one attempt, twenty answers
-                assert crowd.server.log_path.read_text().count(f"is not loaded ({reason})") == 1
-            with pytest.raises(ServerError, match="corrupt: could not be loaded"):
-                crowd.act(CORRUPT, "load")
-            shutil.copy(tiny_directory / "model.safetensors", directories[CORRUPT])
-            shutil.copytree(tiny_directory, directories[MISSING])
-            for model in (CORRUPT, MISSING):
-                crowd.act(model, "load")
-                assert float(client.encode(model, TEXT)["dense"] @ expected) > 0.9999
-        log.check()
-
-
-def test_an_idle_model_is_evicted_and_a_busy_one_is_not(spoilt):
-    crowd, idle = spoilt.crowd, MISSING
-    with SIEClient(crowd.grpc) as client:
-        vector = client.encode(GOOD, TEXT)["dense"]
-        with busy(crowd, GOOD, vector, clients=1) as log:
-            crowd.act(idle, "load")
-            wait_for(lambda: crowd.state(GOOD) == "resident")
-            worker = crowd.models()[GOOD]["worker_pid"]
-            wait_for(lambda: crowd.state(idle) == "cold")
-            assert crowd.models()[GOOD]["worker_pid"] == worker
+    shutil.rmtree(missing)
+    with SIEClient(crowd.grpc) as client, busy(crowd, MODELS[0], vector, clients=1) as log:
+        for model, reason in ((CORRUPT, "corrupt"), (MISSING, "not found")):
+            for _ in range(20):
+                with pytest.raises(LoadError, match="the model is not loaded") as caught:
+                    client.encode(model, TEXT)
+                assert (caught.value.reason, caught.value.is_permanent) == (reason, True)
+            wait_for(lambda model=model: crowd.state(model) == "failed")
+            assert crowd.models()[model]["failure"] == reason
+            # one attempt, twenty answers
+            assert crowd.server.log_path.read_text().count(f"is not loaded ({reason})") == 1
+        with pytest.raises(ServerError, match="corrupt: could not be loaded"):
+            crowd.act(CORRUPT, "load")
+        shutil.copy(wide_directory / "model.safetensors", weights)
+        shutil.copytree(wide_directory, missing)
+        for model in OWN_DIRECTORIES:
+            crowd.act(model, "load")
+            assert float(client.encode(model, TEXT)["dense"] @ vector) > 0.9999
     log.check()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,27 +26,42 @@ MODELS = [f"test/on-gpu-{i}" for i in range(5)]
 ONE_MODEL, ROOM = 3_000_000_000, 7_200_000_000
 
 
-@pytest.fixture
-def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """File that names the GPUs that NVML has lost."""
-    monkeypatch.setenv("PRETENDED_LOST", str(tmp_path / "lost"))
-    return tmp_path / "lost"
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    """Server of five models whose passes take 0.1 s."""
+    root = tmp_path_factory.mktemp("gpus")
+    models, limit = dict.fromkeys(MODELS, saved(root / "static")), ROOM * 100 // 85 + 1
+    given = {"device": "cuda:0,cuda:1", "memory_limit_bytes": limit, "min_residency_s": 0, "max_batch_requests": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRETENDED_LOST", str(root / "lost"))
+        patch.setenv("PRETENDED_PASS_S", "0.1")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "pretended_gpus"), prepend=os.pathsep)
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        with serving(root, models, DIM, family="static_embedding", **given) as server:
+            yield server
 
 
 @pytest.fixture
-def crowd(tmp_path: Path, lost: Path, monkeypatch: pytest.MonkeyPatch, request) -> Iterator[Crowd]:
-    """Server of five models; parameters are the seconds of a pass, and settings."""
-    pass_s, settings = getattr(request, "param", (0, {}))
-    monkeypatch.setenv("PRETENDED_PASS_S", str(pass_s))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "pretended_gpus"), prepend=os.pathsep)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    models, limit = dict.fromkeys(MODELS, saved(tmp_path / "static")), ROOM * 100 // 85 + 1
-    given = {"device": "cuda:0,cuda:1", "memory_limit_bytes": limit, "min_residency_s": 0, **settings}
-    with serving(tmp_path, models, DIM, family="static_embedding", **given) as crowd:
-        yield crowd
+def lost(server: Crowd) -> Iterator[Path]:
+    """File that names the GPUs that NVML has lost; none at the end."""
+    file = Path(os.environ["PRETENDED_LOST"])
+    yield file
+    file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def crowd(server: Crowd) -> Crowd:
+    """The server without a model in memory, and with both GPUs."""
+    for model in MODELS:
+        if server.state(model) != "cold":
+            server.act(model, "evict")
+    wait_for(lambda: {server.state(model) for model in MODELS} == {"cold"})
+    wait_for(lambda: memory_of_gpus(server) == {"cuda:0": 0, "cuda:1": 0} and not is_lost(server))
+    return server
 
 
 def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd, lost):
+    before = len(crowd.evictions())
     with SIEClient(crowd.grpc) as client:
 
         def vector(model: str) -> np.ndarray:
@@ -62,7 +78,8 @@ def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd, lo
         vector(MODELS[4])
         wait_for(lambda: places(crowd) == {MODELS[4]: 0, MODELS[1]: 1, MODELS[2]: 0, MODELS[3]: 1})
         assert {model: crowd.models()[model]["worker_pid"] for model in on_other} == on_other
-        assert [(model, reason) for _, model, reason in crowd.evictions()] == [(MODELS[0], "room for another")]
+        evictions = crowd.evictions()[before:]
+        assert [(model, reason) for _, model, reason in evictions] == [(MODELS[0], "room for another")]
 
         # A worker that is killed comes back where there is more room now.
         for model in (MODELS[2], MODELS[4]):
@@ -76,17 +93,16 @@ def test_models_are_spread_over_the_gpus_and_each_gpu_is_counted_alone(crowd, lo
 
         # One GPU is lost: its models come back on the other, and rounds go on.
         lost.write_text("1")
-        wait_for(lambda: ask(crowd.settings, "/v1/models")["memory"]["devices"][1]["source"].endswith("lost"))
+        wait_for(lambda: is_lost(crowd))
         os.kill(on_other[MODELS[3]], signal.SIGKILL)
         wait_for(lambda: places(crowd) == {MODELS[1]: 0, MODELS[3]: 0})
         assert np.array_equal(vector(MODELS[3]), first)
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("crowd", [(0.1, {"max_batch_requests": 2})], indirect=True)
 def test_a_busy_model_gets_a_copy_which_heals_stands_in_and_leaves_first(crowd):
     """No request fails meanwhile, and each answer is right."""
-    busy = MODELS[0]
+    busy, before = MODELS[0], len(crowd.evictions())
     with SIEClient(crowd.grpc) as client:
         right = client.encode(busy, TEXT)["dense"]
         with many_clients(crowd, busy, right):
@@ -111,7 +127,7 @@ def test_a_busy_model_gets_a_copy_which_heals_stands_in_and_leaves_first(crowd):
                 assert np.array_equal(client.encode(model, TEXT)["dense"], right)
             wait_for(lambda: crowd.models()[busy]["copies"] == [])
             assert crowd.models()[busy]["device"] == "cuda:1"
-        assert crowd.evictions() == []
+        assert crowd.evictions()[before:] == []
         assert sorted(places(crowd).values()) == [0, 0, 1, 1]
 
 
@@ -157,12 +173,23 @@ def places(crowd: Crowd) -> dict[str, int]:
 def check_memory(crowd: Crowd, num_models: dict[str, int]) -> None:
     """Check that each GPU holds so many models, by the status and by the metrics."""
     expected = {device: count * (ONE_MODEL + int(device.removeprefix("cuda:"))) for device, count in num_models.items()}
-
-    def told() -> dict[str, int]:
-        return {each["device"]: each["used_bytes"] for each in ask(crowd.settings, "/v1/models")["memory"]["devices"]}
-
-    wait_for(lambda: told() == expected)
+    wait_for(lambda: memory_of_gpus(crowd) == expected)
     with urllib.request.urlopen(f"{crowd.url}/metrics") as response:
         page = response.read().decode()
     found = dict(re.findall(r'^sie_memory_used_bytes\{device="(\S+?)",source="\S+"\} (\S+)$', page, re.MULTILINE))
     assert {device: float(used) for device, used in found.items()} == expected
+
+
+def devices(crowd: Crowd) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(crowd.settings, "/v1/models")["memory"]["devices"]
+    return found
+
+
+def memory_of_gpus(crowd: Crowd) -> dict[str, int]:
+    """Return the bytes of models on each GPU, by its name."""
+    return {each["device"]: each["used_bytes"] for each in devices(crowd)}
+
+
+def is_lost(crowd: Crowd) -> bool:
+    """Return True if the second GPU is lost."""
+    return bool(devices(crowd)[1]["source"].endswith("lost"))

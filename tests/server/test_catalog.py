@@ -27,7 +27,7 @@ def test_sie_model_files_are_served_unmodified(tmp_path, tiny_directory):
 
     Beside them a model comes and goes by the commands that a user types, and a wrong file fails only its model.
     """
-    served = ("st", "gritlm", "bge-m3", "colbert", "reranker", "gliner", "docling", "clip", "florence2")
+    served = ("gritlm", "bge-m3", "reranker", "clip")
     reference_files.write(tmp_path / "models", served)
     ports = free_ports(5)
     arguments = [f"--models-dir={tmp_path / 'models'}", f"--data-dir={tmp_path / 'data'}", "--no-hf-fallback"]

@@ -5,7 +5,7 @@ import openai
 import pytest
 
 from sie_triton import SIEClient
-from tests.conftest import BGE_M3, CROSS_ENCODER, MINILM, SPLADE
+from tests.conftest import BGE_M3, MINILM, SPLADE
 
 TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇.", "hello again " * 200]
 
@@ -57,9 +57,7 @@ def test_profiles_and_extra_parameters_are_honoured(client, ours):
     ("given", "param", "message"),
     [
         ({"dimensions": 385}, "dimensions", "385 is not allowed; give an integer from 1 to 384"),
-        ({"extra_body": {"colour": "red"}}, "colour", "unknown here; allowed are"),
         ({"model": SPLADE}, "model", f"{SPLADE} does not return dense vectors"),
-        ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} does not encode; its tasks: score"),
     ],
 )
 def test_an_invalid_field_is_named_in_the_error(client, given, param, message):

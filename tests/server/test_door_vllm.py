@@ -2,22 +2,17 @@
 
 import base64
 
-import httpx
 import numpy as np
 import openai
 import pytest
 import transformers
 
-from benchmarks.ports import free_ports
 from sie_triton import SIEClient
-from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, model_file
-from tests.server.test_serve import port_flags, started
+from tests.conftest import CLASSES, CLASSIFIER, COLBERT, CROSS_ENCODER, MINILM
 from tests.support.classifiers import TEXTS as CLASSIFIED
-from tests.support.classifiers import save_classifier
 
 QUERY, TEXTS = "what climbs on vines?", ["Roses climb.", "A ship sails.", "Vines are what grapes climb on.", ""]
 LONG = "roses climb " * 300
-LABELS = ("joy", "größe", "anger")
 
 
 @pytest.fixture(scope="module")
@@ -70,35 +65,13 @@ def test_a_long_text_is_truncated_only_if_the_client_says_so(post, ours):
     assert (caught.value.type, caught.value.param, caught.value.code) == ("BadRequestError", "input", "400")
     found = post("/pooling", model=MINILM, input=LONG, truncate_prompt_tokens=-1)
     assert np.array_equal(np.array(found["data"][0]["data"], np.float32), ours.encode(MINILM, LONG)["dense"])
-    with pytest.raises(openai.BadRequestError, match=r"text_2\[1\]: is longer"):
-        post("/score", model=CROSS_ENCODER, text_1=QUERY, text_2=["x", LONG])
-    with pytest.raises(openai.BadRequestError, match=r"input\[0\]: is longer"):
-        post("/v1/embeddings", model=MINILM, input=LONG, overflow_policy="error")
-    with pytest.raises(openai.BadRequestError, match=r"documents\[0\]: is longer"):
-        post("/v1/rerank", model=CROSS_ENCODER, query=QUERY, documents=[LONG], overflow_policy="error")
 
 
-def test_a_model_that_cannot_is_named(post):
-    with pytest.raises(openai.NotFoundError, match="no/such is not served") as missing:
-        post("/classify", model="no/such", input="x")
-    assert (missing.value.type, missing.value.code) == ("NotFoundError", "404")
-    for path, body in (("/classify", {"input": "x"}), ("/pooling", {"input": "x"})):
-        with pytest.raises(openai.BadRequestError, match=f"{CROSS_ENCODER} ") as unable:
-            post(path, model=CROSS_ENCODER, **body)
-        assert unable.value.param == "model"
-
-
-def test_classes_are_those_of_the_library(tmp_path, minilm_directory):
-    directory = save_classifier(tmp_path / "model", minilm_directory, labels=LABELS)
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "own.yaml").write_text(model_file("test/own", directory, "sequence_classification", {"extract": {}}))
+def test_classes_are_those_of_the_library(post, server):
+    directory = server.settings.models_dir.parent / "classifier"
     library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
-    ports = free_ports(5)
-    with started("test/own", f"--models-dir={models}", f"--data-dir={tmp_path / 'data'}", *port_flags(ports)):
-        url = f"http://127.0.0.1:{ports[-1]}/classify"
-        answer = httpx.post(url, json={"model": "test/own", "input": CLASSIFIED}, timeout=120).json()
+    answer = post("/classify", model=CLASSIFIER, input=CLASSIFIED)
     for each, theirs in zip(answer["data"], library(CLASSIFIED), strict=True):
         by_label = {found["label"]: found["score"] for found in theirs}
-        assert each["probs"] == pytest.approx([by_label[label] for label in LABELS], abs=1e-4)
-        assert (each["label"], each["num_classes"]) == (theirs[0]["label"], len(LABELS))
+        assert each["probs"] == pytest.approx([by_label[label] for label in CLASSES], abs=1e-4)
+        assert (each["label"], each["num_classes"]) == (theirs[0]["label"], len(CLASSES))

@@ -40,7 +40,7 @@ from tests.conftest import (
     fresh_settings,
 )
 from tests.support.controller import wait_for
-from tests.support.in_cluster import cluster_before, config_service_of, gateway_of, sidecar_of
+from tests.support.in_cluster import config_service_of, gateway_of, sidecar_of
 from tests.support.loras import save_lora
 from tests.support.nats import NatsServer
 from tests.support.pictures import pictures
@@ -49,16 +49,20 @@ from tests.support.sounds import sounds
 MODELS = [BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, SPLADE, TINY]
 TEXTS = ["Berlin is the capital of Germany", "", "vines climb"]
 FILES = pictures([(97, 61), (40, 90)])
+GUARDED = "--auth-mode=token", "--auth-tokens=secret", "--door-max-memory-bytes=20000000"
 
 
 class Gateways:
     """Addresses of two gateways, clients of them and of each Triton behind them, and the settings of those.
 
+    `guarded` are the addresses of a third one, which requires the token `secret` and has little memory.
+
     Tritons split a request among their lanes by their own measurements, so that the last bit of a value may differ.
     """
 
-    def __init__(self, addresses: list[tuple[str, str]], servers: list[Settings]) -> None:
+    def __init__(self, addresses: list[tuple[str, str]], guarded: tuple[str, str], servers: list[Settings]) -> None:
         self.https, self.grpcs = zip(*addresses, strict=True)
+        self.guarded = guarded
         self.servers = servers
         self.direct_address = f"127.0.0.1:{servers[0].grpc_port}"
         self.clients = [SIEClient(f"grpc://{each}", controller_url="") for each in self.grpcs]
@@ -83,7 +87,7 @@ def like(server: Running, root: Path) -> Iterator[Settings]:
 
 @pytest.fixture(scope="module", params=[1, pytest.param(3, marks=pytest.mark.slow)])
 def gateways(server, tmp_path_factory, request) -> Iterator[Gateways]:
-    """Two gateways before one Triton, and before three."""
+    """Two gateways before one Triton, and before three, and a guarded one."""
     root = tmp_path_factory.mktemp("gateway")
     with ExitStack() as stack:
         nats = stack.enter_context(NatsServer(root))
@@ -93,7 +97,8 @@ def gateways(server, tmp_path_factory, request) -> Iterator[Gateways]:
         for each in servers:
             stack.enter_context(sidecar_of(nats.user(each, SIDECAR), MODELS))
         addresses = [stack.enter_context(gateway_of(nats, root / name)) for name in ("g0", "g1")]
-        yield Gateways(addresses, servers)
+        guarded = stack.enter_context(gateway_of(nats, root / "guarded", *GUARDED))
+        yield Gateways(addresses, guarded, servers)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -245,11 +250,6 @@ def test_errors_are_those_of_triton(gateways):
         gateways.clients[0].encode(TINY, "a", options={"dimensions": 0})
 
 
-def test_a_model_that_is_not_served_is_404_at_the_door(gateways):
-    answer = httpx.post(f"{gateways.https[0]}/v1/encode/t/none", json={"items": [{"text": "a"}]})
-    assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
-
-
 def test_requests_of_many_clients_that_are_joined_keep_their_own_results(gateways):
     """Of different kinds and lengths at once: each result is that of its own texts."""
     texts = [[f"text {i} {j}" * (1 + i % 5) for j in range(1 + i % 3)] for i in range(200)]
@@ -310,30 +310,28 @@ def test_a_request_names_its_pool_by_a_header_or_by_metadata(gateways):
         client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-machine-profile": "h100"})
 
 
-def test_all_requests_together_have_a_bound_of_memory(server, tmp_path):
+def test_all_requests_together_have_a_bound_of_memory(gateways):
     """By gRPC as by HTTP: what is beyond it is refused with a time to retry, and small requests are answered."""
-    settings = server.settings.model_copy(update={"worker_id": "w"})
-    with cluster_before(settings, MODELS, tmp_path, "--door-max-memory-bytes=20000000") as (_, grpc):
-        client = triton.InferenceServerClient(grpc)
-        with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
-            client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
-        assert "UNAVAILABLE" in str(refused.value.status())
-        assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)
+    client = triton.InferenceServerClient(gateways.guarded[1])
+    name, token = TINY.replace("/", "__"), {"authorization": "Bearer secret"}
+    with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
+        client.infer(name, infer_input(b"a" * 12_000_000), headers=token)
+    assert "UNAVAILABLE" in str(refused.value.status())
+    assert client.infer(name, infer_input(b"a"), headers=token).as_numpy("dense").shape == (1, 64)
 
 
-def test_commands_call_a_gateway_by_its_address_and_a_token(server, tmp_path):
-    settings = server.settings.model_copy(update={"worker_id": "w"})
-    flags = "--auth-mode=token", "--auth-tokens=secret"
-    with cluster_before(settings, MODELS, tmp_path, *flags) as (http, grpc):
-        few = ["--measurement-mode", "count_windows", "--measurement-request-count", "2"]
-        perf = run(TINY, f"--url=grpc://{grpc}", "--auth-tokens=secret", *few, module="benchmarks.perf_analyzer")
-        assert perf.returncode == 0, perf.stderr
-        assert "Concurrency: 1, throughput:" in perf.stdout
-        for token, said in (("secret", "1 of 1 workers are ready"), ("wrong", "does not accept the bearer token")):
-            status = run("status", f"--url={http}", f"--auth-tokens={token}")
-            assert said in status.stdout + status.stderr
-        assert "the bearer token is missing" in run("encode", TINY, "a", f"--url=grpc://{grpc}").stderr
-        assert f"connect to Triton itself, at grpc://{grpc}" in run("encode", TINY, "a", f"--url={http}").stderr
+def test_commands_call_a_gateway_by_its_address_and_a_token(gateways):
+    (http, grpc), number = gateways.guarded, len(gateways.servers)
+    few = ["--measurement-mode", "count_windows", "--measurement-request-count", "2"]
+    perf = run(TINY, f"--url=grpc://{grpc}", "--auth-tokens=secret", *few, module="benchmarks.perf_analyzer")
+    assert perf.returncode == 0, perf.stderr
+    assert "Concurrency: 1, throughput:" in perf.stdout
+    ready = f"{number} of {number} workers are ready"
+    for token, said in (("secret", ready), ("wrong", "does not accept the bearer token")):
+        status = run("status", f"--url={http}", f"--auth-tokens={token}")
+        assert said in status.stdout + status.stderr
+    assert "the bearer token is missing" in run("encode", TINY, "a", f"--url=grpc://{grpc}").stderr
+    assert f"connect to Triton itself, at grpc://{grpc}" in run("encode", TINY, "a", f"--url={http}").stderr
 
 
 def run(*arguments: str, module: str = "sie_triton.cli") -> subprocess.CompletedProcess[str]:

@@ -158,22 +158,6 @@ def test_raw_tensors_of_unrequested_outputs_are_empty(server):
     assert response.as_numpy("muvera_quantized").shape == (1, 512)
 
 
-@pytest.mark.parametrize(
-    ("model", "output", "has"),
-    [
-        (MINILM, "sparse", "dense"),
-        (SPLADE, "dense", "sparse"),
-        (COLBERT, "sparse", "multivector, muvera"),
-        (BGE_M3, "muvera", "dense, sparse, multivector"),
-    ],
-)
-def test_unsupported_outputs_are_refused(client, model, output, has):
-    with pytest.raises(
-        InputError, match=f"output_types: '{output}' is not allowed; give a comma-separated list of {has}"
-    ):
-        client.encode(model, ["a"], output_types=[output])
-
-
 def test_mixed_traffic_of_all_outputs(server):
     kinds = [
         (MINILM, {}),

@@ -1,16 +1,14 @@
 """Score through the whole server, by every client."""
 
-import asyncio
 import json
 import urllib.request
 
 import numpy as np
 import pytest
-import tritonclient.http as triton
 from sentence_transformers import CrossEncoder
 
 from benchmarks.texts import texts
-from sie_triton import AsyncSIEClient, Item, SIEClient, maxsim
+from sie_triton import Item, maxsim
 from sie_triton.contract.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, RERANKER
 
@@ -98,32 +96,6 @@ def test_an_instruction_changes_the_scores(client, model):
     assert np.abs(in_order(plain) - in_order(told)).max() > 1e-4
 
 
-def test_one_query_against_texts_of_many_lengths_beside_encode(server):
-    """Both tasks of one model at once, 32 requests at a time: every answer is that of a request alone."""
-    groups = [TEXTS[i : i + 3] for i in range(0, len(TEXTS), 3)] * 6
-
-    async def ask():
-        async with AsyncSIEClient(server.grpc) as client:
-            places = asyncio.Semaphore(32)
-
-            async def one(i, group):
-                async with places:
-                    if i % 2:
-                        return await client.score(COLBERT, QUERY, group)
-                    return await client.encode(COLBERT, group, output_types=["multivector"])
-
-            return await asyncio.gather(*(one(i, group) for i, group in enumerate(groups)))
-
-    with SIEClient(server.grpc) as client:
-        for i, (group, mixed) in enumerate(zip(groups, asyncio.run(ask()), strict=True)):
-            if i % 2:
-                np.testing.assert_allclose(in_order(mixed), in_order(client.score(COLBERT, QUERY, group)), rtol=1e-4)
-            else:
-                alone = client.encode(COLBERT, group, output_types=["multivector"])
-                for ours, theirs in zip(mixed, alone, strict=True):
-                    np.testing.assert_allclose(ours["multivector"], theirs["multivector"], atol=1e-4)
-
-
 def test_raw_requests(server):
     """JSON over HTTP, and `token_count` of each pair."""
     body = {
@@ -139,31 +111,3 @@ def test_raw_requests(server):
         assert outputs["scores"]["shape"] == [2]
         assert outputs["token_count"]["shape"] == [2]
         assert set(outputs) == {"scores", "token_count", "truncated", "timing_ms"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"query": []}, "query: is empty"),
-        ({"query": ["a", "b"]}, "query: has 2 elements; send one"),
-        ({"query": [b"\xff"]}, r"query\[0\]: not valid UTF-8"),
-        ({"text": [b"ok", b"\xff"]}, r"text\[1\]: not valid UTF-8"),
-        ({"text": []}, "text: is empty"),
-        (
-            {"parameters": {"output_types": "dense"}},
-            "output_types: unknown here; allowed are instruction, lora,.* profile",
-        ),
-    ],
-)
-@pytest.mark.parametrize("model", [triton_name(CROSS_ENCODER), f"{triton_name(COLBERT)}-score"])
-def test_bad_input(server, model, change, message):
-    given = {"query": [b"q"], "text": [b"a"], "parameters": {}, **change}
-    inputs = []
-    for name in ("query", "text"):
-        inputs.append(triton.InferInput(name, [len(given[name])], "BYTES"))
-        inputs[-1].set_data_from_numpy(np.array(given[name], object))
-    with (
-        triton.InferenceServerClient(server.http) as client,
-        pytest.raises(triton.InferenceServerException, match=message),
-    ):
-        client.infer(model, inputs, parameters=given["parameters"])

@@ -295,13 +295,13 @@ TABLE: dict[str, Callable[[Served], None] | str] = {
     "SIE_MAX_BATCH_WAIT_MS": requests_that_arrive_apart_share_a_batch,
     "SIE_MAX_CONCURRENT_REQUESTS": too_many_requests_are_refused_at_once,
     "SIE_MEMORY_PRESSURE_THRESHOLD_PERCENT": (
-        "tests/residency/test_small_limit.py::test_alternating_requests_respect_a_memory_limit_for_two_models"
+        "tests/residency/test_small_limit.py::test_alternating_requests_respect_a_memory_limit_for_three_models"
     ),
     "SIE_DISK_CACHE_ENABLED": a_full_disk_keeps_its_weights,
     "SIE_DISK_PRESSURE_THRESHOLD_PERCENT": (
         "tests/server/test_hub.py::test_a_full_disk_loses_what_no_server_has_loaded"
     ),
-    "SIE_IDLE_EVICT_S": "tests/residency/test_control.py::test_an_idle_model_is_evicted_and_a_busy_one_is_not",
+    "SIE_IDLE_EVICT_S": "tests/server/metrics/test_metrics.py::test_an_idle_model_is_evicted",
     "SIE_PRELOAD_MODELS": the_preloaded_model_is_in_memory,
     "SIE_PREPROCESSOR_WORKERS": bulk_requests_wait_for_a_preprocessing_slot,
     "SIE_IMAGE_WORKERS": images_wait_for_a_slot_of_their_own,

@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 import tritonclient.grpc
-from tritonclient.utils import InferenceServerException
 
-from sie_triton.client.address import Address
 from sie_triton.client.calls import EncodeCall, ScoreCall, pieces
-from sie_triton.client.failures import NotServed, not_served, our_errors
 from sie_triton.client.results import encode_results, score_entries
 from sie_triton.contract.tensors import TIMING_FIELDS
-from sie_triton.errors import BusyError, Cancelled, InputError, ModelError, SIEError
 
-ADDRESS = Address("grpc", "host:8001")
 ITEMS = ["a", {"text": "b", "id": "mine"}, {"text": "c", "id": ""}]
 
 
@@ -112,41 +107,6 @@ def test_items_are_ranked_under_the_names_that_they_were_given():
 
 
 # --- errors
-
-
-def failure(message, status):
-    with pytest.raises(SIEError) as caught, our_errors(ADDRESS, 5):
-        raise InferenceServerException(message, status=status)
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        ("StatusCode.INVALID_ARGUMENT", InputError),
-        ("400", InputError),
-        ("StatusCode.NOT_FOUND", NotServed),
-        ("StatusCode.UNAVAILABLE", BusyError),
-        ("503", BusyError),
-        ("StatusCode.INTERNAL", ModelError),
-        ("500", ModelError),
-        ("StatusCode.CANCELLED", Cancelled),
-        ("StatusCode.UNKNOWN", SIEError),
-    ],
-)
-def test_status_decides_the_error_class_and_tritons_prefix_is_removed(status, error):
-    told = failure("in ensemble 'org__model', dimensions: must be an integer", status)
-    assert (type(told), str(told)) == (error, "dimensions: must be an integer")
-    assert str(failure("a', b", status)) == "a', b"
-
-
-def test_a_missing_model_is_distinguished_from_a_wrong_request():
-    told = failure("Request for unknown model: 'org__modle' is not found", "StatusCode.NOT_FOUND")
-    assert type(told) is NotServed
-    assert str(not_served("org/modle", ["a/b", "org/model"])) == (
-        "model: org/modle is not served; served models: org/model, a/b; sie-triton models add adds a model; sie-triton "
-        "status lists model files with errors"
-    )
 
 
 def test_a_text_in_chunks_has_a_result_for_each():

@@ -17,7 +17,6 @@ from sie_triton.records.calls import CALL
 from tests.support.joined import request
 from tests.support.joiners import (
     AWAY,
-    DEADLINE_EXCEEDED,
     NOW,
     Clients,
     FakeTriton,
@@ -214,20 +213,6 @@ async def test_a_joined_call_has_the_time_of_its_most_patient_request_and_a_repe
     for call in calls:
         call.answer()
     assert [response.waited_s for response in await asyncio.gather(*tasks)] == [2.0, 2.0]
-
-
-@with_clients()
-async def test_a_request_whose_time_passes_during_a_joined_call_costs_the_others_nothing(clients):
-    [running] = await clients.occupy()
-    late, in_time = clients.send(b"a", seconds=0.1), clients.send(b"b")
-    await clients.waiting(late, in_time)
-    running.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"a", b"b"]
-    assert (await late).status == DEADLINE_EXCEEDED
-    call.answer()
-    assert (await in_time).is_ok
-    await clients.triton.none()
 
 
 def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):

@@ -93,13 +93,6 @@ def test_floats_may_be_given_as_integers():
     assert Parameter("threshold", float).check(1) == 1.0
 
 
-def test_tensor_names_are_unique_and_lower_case():
-    names = [t.name for t in vars(tensors).values() if isinstance(t, tensors.Tensor)]
-    assert len(set(names)) == len(names)
-    assert all(name == name.lower() for name in names)
-    assert len(tensors.TIMING_FIELDS) == 7
-
-
 @pytest.mark.parametrize("verb", ["encode", "score"])
 def test_inputs_are_read_by_their_names(verb):
     model = model_of(spec(inputs=("document",), tasks=(verb,)))

@@ -150,20 +150,6 @@ def test_the_last_element_is_the_query_that_the_others_are_scored_against():
 # --- what a client gets
 
 
-def test_vectors_are_cut_before_they_are_normalised():
-    answering = ENCODE.answering(model())
-    dense = np.array([[3.0, 4.0]], np.float32)
-    for options, expected in (
-        ({}, [[0.6, 0.8]]),
-        ({"dimensions": 1}, [[1.0]]),
-        ({"dimensions": 1, "normalize": False}, [[3.0]]),
-        ({"normalize": False}, [[3.0, 4.0]]),
-    ):
-        found = answering.outputs(Computed(options, {"dense": dense.copy()}))
-        np.testing.assert_allclose(found["dense"], expected)
-        assert len(found["dense_quantized"]) == 0
-
-
 @pytest.mark.parametrize("scaled", [(), ("dense",), ("multivector", "muvera")])
 def test_encode_returns_exactly_the_declared_outputs(scaled):
     """Scales are declared only for outputs for which the model file requests them."""

@@ -19,12 +19,12 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
 from sie_triton.controller.memory_grants import answer_load
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.records.grants import answer_path, controller_runs, grant_of, granted_memory, refusal
-from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
+from sie_triton.records.grants import controller_runs, granted_memory, refusal
+from sie_triton.records.status import RECORD, VERSION, StatusWriter
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.process_memory import Share
-from sie_triton.system.processes.pids import ProcessId, is_alive, is_stopped
-from tests.support.controller import stage, wait_for
+from sie_triton.system.processes.pids import ProcessId, is_alive
+from tests.support.controller import stage
 from tests.support.limits import cgroups
 
 RESIDENTS = st.lists(
@@ -76,32 +76,6 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert Meter("cpu", 0).measure(0).source == "machine"
     assert Meter("cpu", 10**9).measure(os.getpid()).used >= private_bytes(os.getpid())
     assert DeviceMemory(90, 100, "").over(85) == 5
-
-
-def test_memory_is_freed_and_then_granted(controller, control, child, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: 600)
-    controller.measured = DeviceMemory(700, 1000, "test")
-    stage(controller, "a", wanted_bytes=400)
-    resident = stage(controller, "b", child.pid, state=RESIDENT, worker_pid=child.pid, last_used_ns=1)
-    controller.tick()
-    wait_for(lambda: control.swapped == [("b-inference", False)])
-    assert not answer_path(controller._directory, os.getpid()).exists()
-    resident.remove()
-    controller.measured = DeviceMemory(100, 1000, "test")
-    controller.tick()
-    assert answer_path(controller._directory, os.getpid()).read_text() == grant_of("cpu")
-
-
-def test_a_dead_stage_is_healed_and_a_stopped_one_ended(controller, control, child):
-    os.kill(child.pid, 19)
-    wait_for(lambda: is_stopped(child.pid))
-    stage(controller, "a", child.pid)
-    controller.tick()
-    assert is_alive(child.pid)
-    controller.tick()
-    child.wait()
-    controller.tick()
-    wait_for(lambda: control.swapped == [("a-inference", False)])
 
 
 def test_the_worker_of_a_process_without_traffic_is_ended_early(controller, child):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu_traffic import Traffic
 from sie_triton.controller.choice import Device, Resident, place, place_copy, victims
 from sie_triton.records.grants import EVICTED, answer_path, grant_of
 from sie_triton.records.status import LOADING, RESIDENT, CopyRecord
@@ -143,21 +142,6 @@ def test_copies_take_free_memory_only_and_never_a_models_place(rooms, sizes, eve
                 (at,) = (number for number, old in enumerate(before) if old.get(leaving[0].name) is leaving[0])
                 assert {each.name for each in before[at].values() if each.is_copy} <= {each.name for each in leaving}
         assert all(device.free >= 0 for device in server.devices())
-
-
-def test_a_model_with_more_requests_than_one_device_computes_is_copied_once_and_waits_no_longer():
-    """Simulated: passes of 20 ms for requests each 12 ms, for 30 s; a device without room gets no copy."""
-    arrivals = [(number * 0.012, 0) for number in range(2500)]
-
-    def latencies(*rooms, copies):
-        traffic = Traffic([10], rooms, copies=copies)
-        traffic.run(arrivals)
-        return traffic.num_copies, traffic.latencies[-1]
-
-    assert latencies(10, 10, copies=False) == latencies(10, 9, copies=True)
-    num_copies, last = latencies(10, 10, copies=True)
-    assert num_copies == 1
-    assert last < 1 < latencies(10, 10, copies=False)[1]
 
 
 # --- whole rounds

@@ -7,15 +7,13 @@ import pytest
 
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory_grants import answer_load
-from sie_triton.errors import BusyError, LoadError
+from sie_triton.errors import LoadError
 from sie_triton.records import grants
 from sie_triton.records.grants import (
-    EVICTED,
     answer_path,
     expect_controller,
     grant_of,
     granted_memory,
-    refusal,
 )
 from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import StatusWriter
@@ -134,23 +132,3 @@ def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
     assert (status.record["wanted_bytes"], status.record["granted_bytes"]) == (0, 0)
     assert before <= status.record["wanted_since_ns"] <= monotonic_ns()
     assert 1 < waiting.waited_s < 2
-
-
-@pytest.mark.parametrize(
-    ("told", "error", "text"),
-    [
-        (EVICTED, BusyError, "was evicted while it was loading; retry"),
-        (refusal("out of memory", "took too much"), LoadError, "took too much"),
-    ],
-)
-def test_an_answer_that_changes_ends_the_load(status, told, error, text):
-    def load() -> None:
-        with granted_memory(status, 5, Waiting()) as granted:
-            granted.check()
-            answer_load(status.directory, status.record, told)
-            granted.check()
-
-    with pytest.raises(error, match=text):
-        load()
-    assert status.record["granted_bytes"] == 0
-    assert not answer_path(status.directory, os.getpid()).exists()

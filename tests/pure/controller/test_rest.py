@@ -10,7 +10,6 @@ import pytest
 from sie_triton.controller import loop
 from sie_triton.records.grants import granted_memory
 from sie_triton.records.status import LOADING, RESIDENT, StatusWriter
-from sie_triton.system.processes import pids as looks_at
 from sie_triton.system.processes.pids import is_stopped
 from tests.support.controller import round_of, stage, wait_for
 from tests.support.limits import no_file_handle_left
@@ -49,14 +48,6 @@ def test_a_controller_rests_while_nothing_happens(controller, model, clock):
     assert not is_due(controller)
     clock[0] += controller.limits.rest_s + 1
     assert is_due(controller)
-
-
-def test_a_round_looks_at_a_process_once(controller, model, child, monkeypatch):
-    """The look takes the system longer than anything else in a round at rest."""
-    looks, stat = [], looks_at._stat
-    monkeypatch.setattr(looks_at, "_stat", lambda pid: looks.append(pid) or stat(pid))
-    controller.tick()
-    assert looks.count(child.pid) == 1
 
 
 def test_a_request_for_memory_ends_the_rest(controller, model, monkeypatch):

@@ -5,12 +5,12 @@ import os
 import signal
 import threading
 from pathlib import Path
-from time import monotonic, monotonic_ns
+from time import monotonic_ns
 
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import healing, memory_grants
+from sie_triton.controller import memory_grants
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
@@ -301,11 +301,6 @@ def test_a_remote_model_counts_as_zero_bytes(controller):
     assert taken == {"near": (7, 7), "far": (0, 0)}
 
 
-@pytest.mark.parametrize(("since_ns", "expected"), [(4, ["a"]), (5, [])])
-def test_a_model_is_evictable_once_its_minimum_residency_has_passed(since_ns, expected):
-    assert victims([Resident("a", 4, 1, since_ns)], 1, now_ns=10, min_residency_ns=6) == expected
-
-
 def test_dead_processes_and_failed_tokenizers_do_not_count_as_loading(controller, child):
     """A dead process's demand is dropped; a model whose tokenizer could not be loaded has failed."""
     child.kill()
@@ -385,29 +380,6 @@ def test_an_idle_tokenizer_of_a_cold_model_is_evicted(controller, control, pids)
     tokenizer.record["last_used_ns"] = 1
     round_of(controller)
     assert control.swapped == [("a-preprocess", False)]
-
-
-def test_shared_memory_is_scanned_often_only_after_a_death(controller, monkeypatch, child, pids):
-    now, scans = [monotonic() + 1000], []
-    monkeypatch.setattr(healing, "monotonic", lambda: now[0])
-    monkeypatch.setattr(healing, "orphaned_regions", lambda _: scans.append(now[0]) or set())
-
-    def num_scans(seconds: int) -> int:
-        before = len(scans)
-        for _ in range(seconds):
-            now[0] += 1
-            round_of(controller)
-        return len(scans) - before
-
-    stage(controller, "a", child.pid)
-    assert 1 <= num_scans(500) <= 2
-    child.kill()
-    child.wait()
-    assert num_scans(20) >= 4
-    stage(controller, "a", pids[0], generation=1)
-    assert num_scans(20) >= 4
-    num_scans(20)
-    assert 1 <= num_scans(500) <= 2
 
 
 @pytest.mark.parametrize("controller", [{"scan_s": -1.0}], indirect=True)

@@ -53,27 +53,6 @@ def test_images_and_texts_with_images_are_read():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"texts": None}, "texts: give one of texts, images and inputs"),
-        ({"texts": "a"}, "texts: must be a list"),
-        ({"images": [PIXEL]}, "images: give one of texts, images and inputs .*; got texts and images"),
-        ({"input_type": "query"}, "input_type: must be 'search_document', "),
-        ({"embedding_types": ["float64"]}, r"embedding_types\[0\]: must be 'float', 'base64', 'int8', "),
-        ({"embedding_types": []}, "embedding_types: is empty; give at least one"),
-        ({"truncate": "MIDDLE"}, "truncate: must be 'END', 'NONE' or 'START'"),
-        ({"max_tokens": 8}, "max_tokens: is not supported"),
-        ({"output_dimension": 0}, "output_dimension: must be greater than or equal to 1"),
-        ({"output_dtype": "int8"}, "output_dtype: cannot be set here"),
-        ({"input_type": "search_query", "is_query": False}, "is_query: contradicts another field, which makes it True"),
-    ],
-)
-def test_an_invalid_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        read(BODY | change)
-
-
-@pytest.mark.parametrize(
     "content",
     [
         None,

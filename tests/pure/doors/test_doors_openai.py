@@ -34,34 +34,6 @@ def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
     assert asked(body).options() == {"is_query": True, "instruction": "find"}
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ([], "body: must be a JSON object; got a list"),
-        ({"input": "x"}, "model: is missing"),
-        ({"model": 3, "input": "x"}, "model: must be a string .*; got 3"),
-        ({"model": "m"}, "input: is missing"),
-        ({"model": "m", "input": []}, "input: is empty"),
-        (
-            {"model": "m", "input": {"text": "x"}},
-            "input: must be a list .a string or a list of strings.*; got an object",
-        ),
-        ({"model": "m", "input": ["x", ["y"]]}, r"input\[1\]: must be a string; got a list"),
-        ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string; got null"),
-        ({"model": "m", "input": [[]]}, r"input\[0\]: must be a string; got a list"),
-        ({"model": "m", "input": 3}, "input: must be a list .*; got 3"),
-        ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be 'float' or 'base64'"),
-        ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be 'float' or 'base64'"),
-        ({"model": "m", "input": "x", "task": "separation"}, "task: must be 'retrieval.query' or 'retrieval.passage'"),
-        ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
-        ({"model": "m", "input": "x", "chunk_tokens": 64}, "chunk_tokens: cannot be set here"),
-    ],
-)
-def test_an_invalid_field_is_named(body, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        asked(body).options()
-
-
 @pytest.mark.parametrize("ids", [[15339, 1917], [[15339, 1917], [42]], [0]])
 def test_token_ids_are_refused_with_the_way_out(ids):
     with pytest.raises(InputError, match=r"^input: contains token ids.*check_embedding_ctx_length=False"):

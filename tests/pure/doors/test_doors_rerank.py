@@ -30,45 +30,6 @@ def test_documents_may_be_objects_read_by_their_fields():
     assert asked({**BODY, "documents": documents, "rank_fields": ["title", "text"]}).texts() == ["a", "B\nb"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model": None}, "model: is missing"),
-        ({"query": None}, "query: is missing"),
-        ({"query": {"image": "x"}}, "query: must be a string; got an object"),
-        ({"documents": []}, "documents: is empty"),
-        ({"documents": "a"}, "documents: must be a list"),
-        ({"documents": ["a", 3]}, r"documents\[1\]: must be a string or an object with text"),
-        ({"documents": [{"image": "x"}]}, r"documents\[0\]: must have text"),
-        ({"documents": [{"title": 3}], "rank_fields": ["title", "body"]}, r"documents\[0\]: must have title or body"),
-        ({"documents": ["a"] * 101}, "documents: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
-        ({"rank_fields": "title"}, "rank_fields: must be a list .*; got 'title'"),
-        ({"rank_fields": []}, "rank_fields: is empty; give at least one"),
-        ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must have at most 16 items, not 17"),
-        ({"rank_fields": ["text", "text"]}, "rank_fields: must not contain a name twice"),
-        ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must have at most 100 characters; got .*101 characters"),
-        ({"top_n": -1}, "top_n: must be greater than or equal to 0; got -1"),
-        ({"truncate_prompt_tokens": 512}, "truncate_prompt_tokens: must be less than or equal to -1"),
-        ({"truncate_prompt_tokens": -1, "overflow_policy": "error"}, "truncate_prompt_tokens: contradicts"),
-        ({"overflow_policy": "cut"}, "overflow_policy: must be 'default', 'truncate_text' or 'error'"),
-        ({"top_n": 2**31}, "top_n: must be less than or equal to 2147483647; got 2147483648"),
-        ({"top_n": 1e300}, r"top_n: must be a whole number; got 1e\+300"),
-        ({"top_n": 1.5}, "top_n: must be a whole number; got 1.5"),
-        ({"top_n": "1"}, "top_n: must be a whole number; got '1'"),
-        ({"top_n": True}, "top_n: must be a whole number; got True"),
-        ({"return_documents": 1}, "return_documents: must be true or false; got 1"),
-        ({"max_chunks_per_doc": 10}, "max_chunks_per_doc: must be less than or equal to 1 .a document is read once"),
-        ({"max_chunks_per_doc": True}, "max_chunks_per_doc: must be a whole number"),
-        ({"max_tokens_per_doc": 512}, "max_tokens_per_doc: is not supported"),
-        ({"relevant_spans": {"mode": "enabled"}}, "relevant_spans: are not supported"),
-        ({"relevant_spans": "disabled"}, "relevant_spans: are not supported"),
-    ],
-)
-def test_an_invalid_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        asked({**BODY, **change}).texts()
-
-
 def test_results_are_sorted_by_score_with_original_indices():
     found = answer("2", asked({**BODY, "top_n": 2}), [0.25, 0.75, 0.5], 30)
     assert found["results"] == [{"index": 1, "relevance_score": 0.75}, {"index": 2, "relevance_score": 0.5}]

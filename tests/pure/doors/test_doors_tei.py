@@ -42,43 +42,6 @@ def test_requests_are_read_with_their_options():
     assert (read.top_n, read.options()) == (3, {})
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"inputs": None}, "inputs: is missing"),
-        ({"inputs": []}, "inputs: is empty"),
-        ({"inputs": ["x"] * 101}, "inputs: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
-        ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string; got a list"),
-        ({"inputs": {}}, r"inputs: must be a list \(a string or a list of strings\); got an object"),
-        ({"truncate": 1}, "truncate: must be true or false"),
-        ({"truncation_direction": "Middle"}, "truncation_direction: must be 'Left', 'Right', 'left' or 'right'"),
-        ({"prompt_name": 3}, "prompt_name: must be a string .*; got 3"),
-    ],
-)
-def test_an_invalid_embed_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        embed({"inputs": "x", **change})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"texts": []}, "texts: is empty"),
-        ({"texts": None}, r"texts: is missing \(a list of strings\)"),
-        ({"texts": "a"}, "texts: must be a list .*; got 'a'"),
-        ({"query": None}, "query: is missing"),
-        ({"raw_scores": True}, "raw_scores: is not supported"),
-        ({"raw_scores": 0}, "raw_scores: must be true or false"),
-        ({"return_text": "true"}, "return_text: must be true or false"),
-        ({"top_n": 0}, "top_n: must be greater than or equal to 1"),
-        ({"top_n": "1"}, "top_n: must be a whole number; got '1'"),
-    ],
-)
-def test_an_invalid_rerank_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        rerank({"query": "q", "texts": ["a"], **change})
-
-
 def test_a_side_that_the_model_cannot_cut_on_is_an_error():
     able, unable = (spec(family=family) for family in ("sentence_transformer", "static_embedding"))
     for side in ("left", "right"):
@@ -98,25 +61,6 @@ def test_ranks():
     assert rerank_answer(rerank({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
     first = rerank({"query": "q", "texts": ["a", "b", "c"], "top_n": 1})
     assert rerank_answer(first, [0.25, 0.5, 0.1]) == [{"index": 1, "score": 0.5}]
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (["a", "b"], "inputs: has a pair"),
-        ([["a"], ["a", "b"]], "inputs: has a pair"),
-        ([["a"], []], "inputs: has a pair"),
-        ([], "inputs: is empty"),
-        ([[3]], r"inputs\[0\]: must be a string; got 3"),
-        (["a", 3], "inputs: has a pair"),
-        ([3], r"inputs\[0\]: must be a string; got 3"),
-        ({}, "inputs: must be a list"),
-        ([["a"]] * 101, "inputs: has 101 entries"),
-    ],
-)
-def test_what_is_no_text_to_classify_is_named(inputs, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        tei.Predict.read({"inputs": inputs}, max_items=100)
 
 
 def test_a_classifier_is_told_from_other_models():
@@ -201,24 +145,6 @@ def test_similarities_are_cosines_with_the_source(serving, monkeypatch):
     assert asked == [([{"text": text} for text in ("a", "b", "c", "q")], options | {"output_types": "dense"})]
     assert answer.json() == pytest.approx([0.8, 0.6, 0.96])
     assert answer.headers["X-Compute-Tokens"] == "4"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"inputs": "x"}, "inputs: must be an object"),
-        ({"inputs": {"sentences": ["a"]}}, r"inputs\.source_sentence: is missing"),
-        ({"inputs": {"source_sentence": "q", "sentences": []}}, r"inputs\.sentences: is empty"),
-        ({"inputs": {"source_sentence": "q", "sentences": ["a", 3]}}, r"inputs\.sentences\[1\]: must be a string"),
-        ({"parameters": {"normalize": True}}, r"parameters\.normalize: is not read here"),
-        ({"parameters": {"truncate": 1}}, r"parameters\.truncate: must be true or false"),
-        ({"parameters": []}, "parameters: must be an object"),
-        ({"normalize": False}, "normalize: cannot be set here"),
-    ],
-)
-def test_an_invalid_similarity_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        tei.Similarity.read(SENTENCES | change, max_items=100).options()
 
 
 @pytest.mark.parametrize(

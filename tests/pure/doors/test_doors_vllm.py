@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.served import ServedModels
-from sie_triton.doors.vllm import PAIRS, Classify, Pooling, Score, error
+from sie_triton.doors.vllm import PAIRS, error
 from sie_triton.errors import InputError
 from tests.support.doors import TIMING, door_of, post
 from tests.support.stages import spec
@@ -75,27 +75,6 @@ def test_lists_of_equal_length_are_scored_pair_by_pair(scoring):
     assert answer["usage"]["total_tokens"] == 6
     refused = post(door, SCORE | {"text_1": ["q", "qq"], "text_2": ["a", "bad"]}, "/score")
     assert (refused.status_code, refused.json()["error"]["message"]) == (400, "text[1]: is bad")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"text_1": None}, "text_1: give text_1 and text_2; or queries and documents; or"),
-        ({"queries": ["q"]}, "text_1: give text_1 and text_2"),
-        ({"text_1": ["q", "q", "q"]}, "text_1: has 3 texts, text_2 2"),
-        ({"text_1": ["q", "q"], "text_2": "a"}, "text_1: has 2 texts, text_2 1"),
-        ({"text_1": []}, "text_1: is empty"),
-        ({"text_2": [[1, 2]]}, r"text_2\[0\]: must be a string"),
-        ({"text_1": {"content": []}}, "text_1: must be a list"),
-        ({"text_1": ["q"] * 101}, "text_1: has 101 entries"),
-        ({"use_activation": False}, "use_activation: is not supported"),
-        ({"truncate_prompt_tokens": 512}, "truncate_prompt_tokens: must be less than or equal to -1 "),
-        ({"model": None}, "model: is missing"),
-    ],
-)
-def test_an_invalid_score_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        Score.read(SCORE | change, max_items=100).lists()
 
 
 def test_a_text_that_is_too_long_is_an_error_unless_it_may_be_truncated(scoring, serving):
@@ -184,20 +163,6 @@ def test_a_model_without_classes_of_its_own_does_not_classify(serving, family):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"threshold": 0.5}, "threshold: is not supported"),
-        ({"ranked": True}, "ranked: cannot be set here"),
-        ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens: is not supported .a long text is read as a whole"),
-        ({"input": [1, 2]}, "input: contains token ids"),
-    ],
-)
-def test_an_invalid_classify_field_is_named(change, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        Classify.read(POOLING | change, max_items=100).options()
-
-
-@pytest.mark.parametrize(
     ("dims", "task", "output"),
     [
         ({"dense": 4, "multivector": 4}, None, "dense"),
@@ -222,23 +187,6 @@ def test_a_vector_as_base64(serving):
     answer = post(door, POOLING | {"encoding_format": "base64", "endianness": "little"}, "/pooling").json()
     for each in answer["data"]:
         np.testing.assert_array_equal(np.frombuffer(base64.b64decode(each["data"]), "<f4"), np.ones(4, np.float32))
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"task": "token_classify"}, "task"),
-        ({"encoding_format": "bytes"}, "encoding_format"),
-        ({"embed_dtype": "float16"}, "embed_dtype"),
-        ({"endianness": "big"}, "endianness"),
-        ({"output_types": ["dense"]}, "output_types"),
-        ({"input": [[1], [2]]}, "input"),
-    ],
-)
-def test_an_invalid_pooling_field_is_named(change, field):
-    with pytest.raises(InputError) as caught:
-        Pooling.read(POOLING | change, max_items=100).options()
-    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

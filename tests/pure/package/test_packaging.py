@@ -51,12 +51,6 @@ def test_readme_names_what_debian_needs():
     assert {"python3-venv", "libpython3.11", *compiler.split()} <= set(line.split())
 
 
-def test_the_scripts_install_no_source_distribution():
-    """Debian 12's pip could not build one; scripts/try-clean-clone runs the whole installation."""
-    text = (ROOT / "scripts" / "env").read_text()
-    assert [line for line in text.splitlines() if "pip install" in line and "--only-binary :all:" not in line] == []
-
-
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda constraint: constraint.name)
 def test_this_environment_keeps_the_constraints(constraint):
     version = INSTALLED.get(constraint.name)

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from sie_triton.contract.spec import Runtime
-from sie_triton.errors import BusyError, Cancelled, LoadError
+from sie_triton.errors import BusyError, Cancelled
 from sie_triton.models.inputs.request_parts import features_of
 from sie_triton.pipeline.stages import preprocess
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.records import metrics
 from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.status import RECORD, StatusWriter
@@ -82,17 +81,6 @@ def test_a_bulk_request_stops_at_its_deadline(inference):
     assert isinstance(bulk.answer(direct), BusyError)
     inference.close()
     assert counts(inference)["num_items"] < 40
-
-
-def test_a_request_that_waits_for_the_load_is_answered_at_its_deadline(inference):
-    go = threading.Event()
-    inference.load = lambda: go.wait(60) and inference.worker
-    late, patient = tokens([1], timeout_us=50_000), tokens([2], timeout_us=60_000_000)
-    inference.execute([late, patient])
-    assert isinstance(late.answer(DEFERRED), BusyError)
-    go.set()
-    assert patient.answer(DEFERRED)["dense"].tolist() == [[2, 1]]
-    assert len(late.answers) == 1
 
 
 def test_bulk_tokenizing_stops_at_the_deadline(tmp_path, minilm_directory, monkeypatch):
@@ -208,37 +196,3 @@ def test_counters_follow_the_status_record(tmp_path):
     assert made["sie_requests_expired_total"].value == 1
     assert made["sie_items_computed_total"].labels == {"model": "org/m", "stage": "inference"}
     assert all(field in RECORD.names for fields in COUNTERS.values() for field in fields)
-
-
-def test_counters_are_looked_at_less_often_while_nothing_changes(tmp_path, monkeypatch):
-    pauses, status = [], StatusWriter(tmp_path, "m", "inference", 0)
-
-    class Closing:
-        def wait(self, seconds):
-            pauses.append(seconds)
-            if len(pauses) == 6:
-                status.add(num_items=1)
-            return len(pauses) == 8
-
-        def set(self):
-            pass
-
-    class Counter:
-        def increment(self, value):
-            pass
-
-    monkeypatch.setattr(metrics, "Event", Closing)
-    MetricsPublisher(status.record, "org/m", "inference", lambda *_: Counter()).close()
-    assert pauses == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0, 0.5, 1.0]
-
-
-def test_a_failed_load_answers_all_who_wait(inference):
-    def fail():
-        time.sleep(0.1)
-        raise LoadError("weights: gone")
-
-    inference.load = fail
-    requests = [tokens([i]) for i in range(3)]
-    inference.execute(requests)
-    assert all(isinstance(r.answer(DEFERRED), LoadError) for r in requests)
-    assert counts(inference)["num_open"] == 0

@@ -61,25 +61,26 @@ PLAIN = Parameters(
 )
 
 
-def mean_s(simulated, parameters, utilisation):
-    simulation, asked = simulated(parameters, rate=10 * utilisation, seconds=5000)
-    assert simulation.result(0.0).utilisation == pytest.approx(utilisation, rel=0.05)
+UTILISATION = 0.6
+
+
+def mean_s(simulated, parameters):
+    simulation, asked = simulated(parameters, rate=10 * UTILISATION, seconds=5000)
+    assert simulation.result(0.0).utilisation == pytest.approx(UTILISATION, rel=0.05)
     assert simulation.book.counts[Outcome.ANSWERED] == len(asked.times)
     return float(np.mean(simulation.book.latencies_s))
 
 
-@pytest.mark.parametrize("utilisation", [0.3, 0.6])
-def test_one_call_at_a_time_is_a_queue_with_fixed_times(simulated, utilisation):
+def test_one_call_at_a_time_is_a_queue_with_fixed_times(simulated):
     """M/D/1: the mean wait is half of that with exponential times."""
-    expected_s = 0.1 + 0.1 * utilisation / (2 * (1 - utilisation))
-    assert mean_s(simulated, PLAIN, utilisation) == pytest.approx(expected_s, rel=0.1)
+    expected_s = 0.1 + 0.1 * UTILISATION / (2 * (1 - UTILISATION))
+    assert mean_s(simulated, PLAIN) == pytest.approx(expected_s, rel=0.1)
 
 
-@pytest.mark.parametrize("utilisation", [0.3, 0.6])
-def test_many_calls_at_a_time_share_the_processor(simulated, utilisation):
+def test_many_calls_at_a_time_share_the_processor(simulated):
     """M/G/1 with processor sharing."""
     parameters = PLAIN.changed({"max_calls": 1000})
-    assert mean_s(simulated, parameters, utilisation) == pytest.approx(0.1 / (1 - utilisation), rel=0.1)
+    assert mean_s(simulated, parameters) == pytest.approx(0.1 / (1 - UTILISATION), rel=0.1)
 
 
 def test_joined_requests_share_the_time_of_a_call(simulated):

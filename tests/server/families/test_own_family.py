@@ -90,8 +90,6 @@ def test_only_requested_outputs_are_returned(served):
     ("options", "said"),
     [
         ({"power": "much"}, "parameter power: 'much' is not allowed; give a number from 1 to 4"),
-        ({"power": 5}, "parameter power: 5 is not allowed"),
-        ({"powr": 2}, "parameter powr: unknown here; allowed are .*power"),
         ({"output_types": "sparse"}, "parameter output_types: .* list of dense, spectrum"),
     ],
 )

@@ -1,5 +1,6 @@
 """One address has the metrics of the whole server: what requests took, by model and verb, and errors by kind."""
 
+import re
 from urllib.parse import quote
 
 import httpx
@@ -114,3 +115,16 @@ def test_a_gateway_counts_calls_over_grpc_beside_requests_over_http(cluster):
             client.encode(ENCODER, "a")
     cluster.encode("a")
     wait_for(lambda: [*map(counted, routes)] == [before[0] + 5, before[1] + 1])
+
+
+def test_an_idle_model_is_evicted(cluster):
+    *_, sidecar = cluster.targets
+    evictions = re.compile(rf'^sie_swaps_total{{.*model="{ENCODER}".*reason="evict: idle".*}} [1-9]', re.MULTILINE)
+
+    def is_evicted() -> bool:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return evictions.search(httpx.get(f"http://{sidecar}/metrics", headers=headers).text) is not None
+
+    cluster.encode("a")
+    wait_for(is_evicted)
+    cluster.encode("a")

@@ -94,44 +94,6 @@ def test_muvera_is_its_definition(config, is_query, native, monkeypatch):
         assert np.linalg.norm(row - expected) <= 1e-5 * max(np.linalg.norm(expected), 1e-30)
 
 
-def test_muvera_of_a_batch_is_that_of_each_item():
-    muvera = Muvera(MuveraConfig(num_repetitions=4), DIM)
-    lengths = np.array([3, 9, 2], np.int32)
-    tokens = vectors(lengths)
-    together = muvera.encode(tokens, lengths, is_query=False)
-    ends = np.cumsum(lengths)
-    for row, end, length in zip(together, ends, lengths, strict=True):
-        alone = muvera.encode(tokens[end - length : end], lengths=np.array([length], np.int32), is_query=False)
-        np.testing.assert_allclose(row, alone[0], rtol=1e-6, atol=1e-7)
-
-
-def test_muvera_approximates_maxsim():
-    """On vectors with neighbours, like those of texts, the product ranks documents like MaxSim."""
-    rng = np.random.default_rng(3)
-    topics = rng.normal(size=(40, 64))
-    documents = [topics[rng.integers(0, 40, 20)] + 0.3 * rng.normal(size=(20, 64)) for _ in range(60)]
-    queries = [topics[rng.integers(0, 40, 8)] + 0.3 * rng.normal(size=(8, 64)) for _ in range(20)]
-    documents, queries = [_unit(d) for d in documents], [_unit(q) for q in queries]
-    muvera = Muvera(MuveraConfig(), 64)
-
-    def encode(items, is_query):
-        return muvera.encode(np.concatenate(items), np.array([len(i) for i in items], np.int32), is_query=is_query)
-
-    approximate = encode(queries, True) @ encode(documents, False).T
-    exact = np.array([[(q @ d.T).max(axis=1).sum() for d in documents] for q in queries])
-    ranks = [np.corrcoef(_ranks(a), _ranks(e))[0, 1] for a, e in zip(approximate, exact, strict=True)]
-    print(f"\nrank correlation with MaxSim: {np.mean(ranks):.2f}")
-    assert np.mean(ranks) > 0.5
-
-
-def _unit(x):
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-
-
-def _ranks(values):
-    return values.argsort().argsort()
-
-
 ROWS = np.array(
     [
         [0.1, -0.5, 0.25, 1e-8, 0.0, 0.49, -0.3, 0.7, 0.2],

@@ -160,7 +160,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("schema", "said"), REFUSED, ids=range(len(REFUSED)))
 def test_unsupported_schema_parts_are_refused_with_their_path(schema, said):
-    with pytest.raises(InputError, match=rf"^parameter output_schema: {said}|^parameter output_schema:") as exc:
+    with pytest.raises(InputError, match=rf"^parameter output_schema: (?s:.*){said}") as exc:
         read(schema)
     assert len(str(exc.value)) < 400
 

@@ -151,13 +151,6 @@ def test_inputs_of_several_verbs_or_of_none_are_refused(stage):
             raise answer
 
 
-@pytest.mark.parametrize("array", [np.array([[b"a"], [b"b"]], object), np.array([b"a"], object)])
-def test_texts_must_be_a_plain_vector(stage, array):
-    (answer,) = run(stage, [asked("encode", text=array)])
-    with pytest.raises(InputError, match=r"text: has shape \[\d.*\]; send a plain vector \[n\]"):
-        raise answer
-
-
 def test_only_the_request_with_a_text_without_tokens_is_refused(tmp_path, minilm_directory):
     """Only the request with such a text fails, whether small or bulk."""
     of = spec(family=NAME, dims={"dense": 2, "tags": 4}, weights=str(minilm_directory))

@@ -167,22 +167,6 @@ def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
     assert ran[0] == expected
 
 
-def test_the_whole_device_is_only_given_when_idle(scheduled):
-    scheduler, release, ran = scheduled
-    with scheduler.reserve_idle_device() as alone:
-        assert not alone
-    release.set()
-    wait_for(lambda: scheduler._idle == 1)
-    with scheduler.reserve_idle_device() as alone:
-        assert alone
-        with scheduler.reserve_idle_device() as again:
-            assert not again
-        scheduler.submit(list(Slots(7)))
-        time.sleep(0.05)
-        assert ran == [[1]]
-    wait_for(lambda: ran == [[1], [7]])
-
-
 def wait_for(condition):
     deadline = time.monotonic() + 60
     while not condition():

@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from sie_triton.errors import BusyError, InputError, LoadError, ModelError
+from sie_triton.errors import BusyError, LoadError, ModelError
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.cold_stage import ColdStage
@@ -91,27 +91,6 @@ def test_the_line_of_a_failed_request_has_the_time_since_it_came(echo, caplog, m
     (line,) = [record for record in caplog.records if record.name == RequestLog.__module__]
     assert 6000 <= line.latency_ms < 66_000
     assert line.error.startswith("load.failed: ")
-
-
-class UnreadableId(FakeRequest):
-    """A request whose id is not UTF-8 text."""
-
-    @property
-    def id(self):
-        raise InputError.at("id", "cannot be read; send UTF-8 text")
-
-    @id.setter
-    def id(self, value):
-        pass
-
-
-def test_the_line_of_a_request_with_an_unreadable_id_has_none(echo, caplog, monkeypatch):
-    echo._log = RequestLog("m", Telemetry(log_requests=True))
-    monkeypatch.setattr(echo, "load", lambda: pytest.fail("it is broken"))
-    assert all(isinstance(answer, LoadError) for answer in run(echo, [UnreadableId(), FakeRequest()]))
-    lines = [record for record in caplog.records if record.name == RequestLog.__module__]
-    assert [hasattr(line, "request_id") for line in lines] == [False, False]
-    assert echo.status.record["num_faults"] == 0
 
 
 def test_an_error_that_cannot_be_reported_is_still_the_answer(echo, monkeypatch):

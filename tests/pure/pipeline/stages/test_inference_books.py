@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from sie_triton.contract.spec import Runtime
-from sie_triton.errors import Cancelled
-from sie_triton.pipeline.scheduling.job import NEVER
 from sie_triton.pipeline.stages import inference as module
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.request import DEFERRED
@@ -70,29 +68,12 @@ def test_a_long_item_alone_is_no_bulk_work(stage):
     assert stage.worker.batches == [30, 60, 40, 40, 40]
 
 
-def test_a_bulk_request_whose_client_has_gone_is_computed_no_further(stage):
-    bulk = tokens(*[[7] * 50] * 6)
-    held(stage, bulk)
-    bulk.cancelled = True
-    stage.worker.may_go.set()
-    assert isinstance(bulk.answer(DEFERRED), Cancelled)
-    stage.close()
-    assert stage.worker.batches == [30]
-    assert stage.status.record["num_cancelled"] == 1
-
-
 def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
     """`execute` defers the request, so that Triton can deliver the next batch."""
     stage.worker.is_alive = False
     request = tokens([7])
     assert stage.execute([request]) == [DEFERRED]
     assert request.answer(DEFERRED)["dense"].tolist() == [[7, 1]]
-
-
-def test_a_deadline_counts_from_the_arrival(stage):
-    """Triton's timeout, in microseconds, counts from the arrival."""
-    assert stage.entry(tokens([7], arrived_ns=5000, timeout_us=3)) == (5000 + 3000, "")
-    assert stage.entry(tokens([7], arrived_ns=5000)) == (NEVER, "")
 
 
 # --- counters

@@ -9,7 +9,7 @@ from sie_triton.contract import VERBS
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError, ModelError
 from sie_triton.models.families import model_of
-from sie_triton.pipeline.scheduling.job import NEVER, pack
+from sie_triton.pipeline.scheduling.job import NEVER
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec
 from sie_triton.pipeline.stages.message import Messages, Seal
@@ -76,21 +76,6 @@ def test_the_query_of_a_score_is_its_last_element(codec):
     work = codec.read(entered(sent(Context(SCORE, {}, num_items=1))), loaded())
     assert work.is_query == [False, True]
     assert (work.wanted, work.options, work.deadline_ns) == ({"dense"}, {}, NEVER)
-
-
-def test_is_query_applies_to_every_item_of_an_encode_request(codec):
-    assert codec.read(entered(sent(Context(ENCODE, {"is_query": True}, num_items=2))), loaded()).is_query == [
-        True,
-        True,
-    ]
-
-
-def test_a_familys_parameters_reach_its_batch_item_by_item(codec):
-    first = codec.read(entered(sent(Context(ENCODE, {"threshold": 0.5}, num_items=2))), loaded())
-    second = codec.read(entered(sent(Context(ENCODE, {"labels": "far"}, num_items=1), [3])), loaded())
-    batch = pack([(first, 0), (second, 0), (first, 1)])
-    assert batch.options == [{"threshold": 0.5}, {"labels": "far"}, {"threshold": 0.5}]
-    assert batch.features["letters"].lengths.tolist() == [2, 3, 600]
 
 
 def test_the_deadline_is_known_before_the_request_is_read(codec):

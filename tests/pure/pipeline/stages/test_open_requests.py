@@ -21,7 +21,6 @@ class Clock:
     def __init__(self) -> None:
         self.now = 10**12
         self.is_waited_for = threading.Event()
-        self.num_notified = 0
         self._changed: threading.Condition | None = None
         self._until = 0
 
@@ -30,10 +29,6 @@ class Clock:
         clock = self
 
         class Waiting(threading.Condition):
-            def notify(self, n=1):
-                clock.num_notified += 1
-                super().notify(n)
-
             def wait(self, timeout=None):
                 clock._until = clock.now + round(timeout * 1e9)
                 clock.is_waited_for.set()
@@ -237,17 +232,6 @@ def test_a_call_is_held_until_all_its_requests_are_answered(clock):
         held.append([call.is_held, other.is_held])
     requests.close()
     assert held == [[True, False]] * 2 + [[True, True]] * 2 + [[True, False], [False, False]]
-
-
-def test_the_clock_sleeps_on_unless_a_request_needs_it_earlier(requests, clock):
-    deferred(requests, Request(clock), clock.now + 1000 * MS)
-    assert clock.is_waited_for.wait(10)
-    clock.num_notified = 0
-    for deadline in (NEVER, clock.now + 1000 * MS, clock.now + 5000 * MS):
-        deferred(requests, Request(clock), deadline)
-    assert clock.num_notified == 0
-    deferred(requests, Request(clock), clock.now + 999 * MS)
-    assert clock.num_notified == 1
 
 
 def test_a_request_for_which_no_clock_starts_is_refused_and_later_ones_have_deadlines(requests, clock, monkeypatch):

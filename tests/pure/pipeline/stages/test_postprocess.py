@@ -111,15 +111,3 @@ def test_only_the_request_that_fails_encoding_gets_an_error(seal, monkeypatch, p
     assert isinstance(answers[place], ModelError)
     assert "secret" not in str(answers[place])
     assert [len(each["muvera"]) for i, each in enumerate(answers) if i != place] == [2, 2]
-
-
-def test_scales_come_only_with_scaled_outputs(seal):
-    """The output of scales exists nevertheless, without rows."""
-    stage = Postprocess(spec(**COLBERT, scaled=("multivector", "muvera")), seal, TrafficWriter.private())
-    dtypes = ["float32", "float16", "int8", "uint8", "ubinary"]
-    answers = run(stage, [colbert(3, output_dtype=dtype) for dtype in dtypes])
-    found = {
-        dtype: (len(each["multivector_scales"]), len(each["muvera_scales"]))
-        for dtype, each in zip(dtypes, answers, strict=True)
-    }
-    assert found == {"float32": (0, 0), "float16": (0, 0), "int8": (4, 2), "uint8": (4, 2), "ubinary": (0, 0)}

@@ -1,11 +1,8 @@
 """Scores through the interface of inference and postprocess: queries as items, beside requests to encode."""
 
-import time
-
 import numpy as np
 import pytest
 
-from sie_triton.errors import BusyError
 from sie_triton.models.families.shared.token_batch import prompt_tokens
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
 from sie_triton.pipeline.stages.message import Seal
@@ -49,16 +46,6 @@ def test_scores_survive_out_of_memory_at_any_query_position(inference, memory):
     for query in ([9] * 2, [9] * 5, [9] * 10):
         (answer,) = run(inference, [asking(query, *items)])
         np.testing.assert_allclose(answer["scores"], [cosine(query, item) for item in items], rtol=1e-6)
-
-
-@by_outputs
-def test_a_deadline_that_has_passed(inference):
-    inference.warm_up()
-    before = len(inference.worker.batches)
-    long_ago = time.monotonic_ns() - 10**9
-    (answer,) = run(inference, [asking([3], [1], arrived_ns=long_ago, timeout_us=1000)])
-    assert isinstance(answer, BusyError)
-    assert len(inference.worker.batches) == before
 
 
 @by_outputs

@@ -1,12 +1,9 @@
 """Limits of memory and processors: a container's, a unit's of systemd, a job's of Slurm."""
 
 import os
-import re
-from pathlib import Path
 
 import pytest
 
-import sie_triton
 from sie_triton.system.host.container import container_memory, num_processors
 from tests.support.limits import cgroups
 
@@ -89,11 +86,3 @@ def test_a_system_without_cgroups_has_no_limits(monkeypatch, tmp_path):
     (tmp_path / "own").unlink()
     assert container_memory() is None
     assert num_processors() == len(os.sched_getaffinity(0))
-
-
-def test_only_this_module_counts_processors():
-    """The standard library's counts ignore quotas."""
-    package = Path(sie_triton.__file__).parent
-    counts = re.compile(r"cpu_count|sched_getaffinity\(")
-    found = [path.name for path in package.rglob("*.py") if counts.search(path.read_text())]
-    assert found == ["container.py"]
