@@ -46,8 +46,8 @@ class ImagePlan:
         fields = image_fields(directory, usual, ())
         resizing, crop = _steps(fields)
         if resizing.exact is None and crop is None:
-            message = f"{fields.where}: size and do_resize: images of different sizes remain"
-            raise LoadError(f"{message}, and do_center_crop does not cut them to one", "unsupported")
+            message = "size and do_resize: images of different sizes remain"
+            raise fields.unserved(f"{message}, and do_center_crop does not cut them to one")
         plan = cls(resizing, resample(fields), crop, **scaling(fields))
         if fields.flag("do_pad", False) and fields.has("pad_size"):
             _check_padding(fields, plan.shape)
@@ -78,7 +78,7 @@ def image_fields(directory: Path, usual: str, needed: Sequence[str] = ("do_resiz
     fields = processor_fields(directory, IMAGES, usual, OF_ONE_SIZE if usual in OF_ONE_SIZE else (usual,))
     for step in needed:
         if not fields.flag(step, False):
-            raise LoadError(f"{fields.where}: {step} false cannot be served; it must be true", "unsupported")
+            raise fields.unserved(f"{step} false cannot be served; it must be true")
     return fields
 
 
@@ -90,8 +90,7 @@ def processor_fields(directory: Path, key: str, usual: str, known: Sequence[str]
     found = _own_fields(directory, key)
     kind = _class(found, directory, key) or usual
     if kind not in known:
-        message = f"{found.where}: {key} {kind[:80]!r} is unknown for this model; supported are {', '.join(known)}"
-        raise LoadError(message, "unsupported")
+        raise found.unserved(f"{key} {kind[:80]!r} is unknown for this model; supported are {', '.join(known)}")
     values = {**found.values}
     for old, name in RENAMED.get(kind, {}).items():
         values[name] = values.get(old, values.get(name, DEFAULTS[kind][name]))
@@ -143,11 +142,11 @@ def _of_convnext(fields: Fields, crop: tuple[int, int] | None) -> tuple[Resizing
     if edge >= 384:  # smaller ones are cropped
         return Resizing(EXACT, (edge, edge)), crop
     if crop is not None:
-        raise LoadError(f"{fields.where}: do_center_crop true cannot be served with crop_pct", "unsupported")
+        raise fields.unserved("do_center_crop true cannot be served with crop_pct")
     share = number(fields, "crop_pct")
     longer = edge / share if share > 0 else 0
     if not 1 <= longer <= LIMITS.max_image_side:
-        raise LoadError(f"{fields.where}: crop_pct: must make edges of 1 to {LIMITS.max_image_side} pixels", "corrupt")
+        raise fields.corrupt(f"crop_pct: must make edges of 1 to {LIMITS.max_image_side} pixels")
     return Resizing(SHORTEST, (int(longer),)), (edge, edge)
 
 
@@ -160,8 +159,7 @@ def _height_and_width(fields: Fields, key: str) -> tuple[int, int]:
 
 def _check_padding(fields: Fields, shape: tuple[int, int]) -> None:
     if fields.text(IMAGES) != "ConvNextImageProcessor" and _height_and_width(fields, "pad_size") != shape:
-        message = f"{fields.where}: pad_size cannot be served: images are {shape[0]} × {shape[1]} without padding"
-        raise LoadError(message, "unsupported")
+        raise fields.unserved(f"pad_size cannot be served: images are {shape[0]} × {shape[1]} without padding")
 
 
 def resample(fields: Fields) -> int:
@@ -173,7 +171,7 @@ def scaling(fields: Fields) -> Scaling:
     is_normal = fields.flag("do_normalize", False)
     std = three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0)
     if not all(std):
-        raise LoadError(f"{fields.where}: image_std: must not be 0", "corrupt")
+        raise fields.corrupt("image_std: must not be 0")
     return Scaling(
         scale=number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
         mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
@@ -184,7 +182,7 @@ def scaling(fields: Fields) -> Scaling:
 def number(fields: Fields, key: str, default: float | None = None) -> float:
     value = fields.values.get(key, default)
     if not _is_number(value):
-        raise LoadError(f"{fields.where}: {key}: must be a number (given {value!r:.80})", "corrupt")
+        raise fields.corrupt(f"{key}: must be a number (given {value!r:.80})")
     return float(value)
 
 
@@ -193,7 +191,7 @@ def three(fields: Fields, key: str) -> tuple[float, float, float]:
     value = fields.values.get(key)
     values = [value] * 3 if _is_number(value) else value
     if not isinstance(values, list) or len(values) != 3 or not all(map(_is_number, values)):
-        raise LoadError(f"{fields.where}: {key}: must be three numbers (given {value!r:.80})", "corrupt")
+        raise fields.corrupt(f"{key}: must be three numbers (given {value!r:.80})")
     red, green, blue = map(float, values)
     return red, green, blue
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, shortened
-from sie_triton.errors import LoadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ def check_keys(fields: Fields, rules: Mapping[str, Rule], *, is_lenient: bool = 
         rule = rules.get(key, Unread("") if is_lenient else Only())
         if isinstance(rule, Only) and value is not None and value not in rule.values:
             given = f"{shortened(key)}: {shortened(value)} cannot be served"
-            raise LoadError(f"{fields.where}: {given}; leave {'it' if key in rules else 'this key'} out", "unsupported")
+            raise fields.unserved(f"{given}; leave {'it' if key in rules else 'this key'} out")
     return fields
 
 

@@ -108,11 +108,10 @@ def check_task(text: TextFiles, task: str) -> None:
     """Raise LoadError if the library reads texts otherwise than as they are, or runs another head of the model."""
     settings = settings_of(text.transformer)
     if reads_messages(settings):
-        message = f"{settings.where}: modality_config: message cannot be served"
-        raise LoadError(f"{message}: it puts texts into the tokenizer's chat template", "unsupported")
+        message = "modality_config: message cannot be served"
+        raise settings.unserved(f"{message}: it puts texts into the tokenizer's chat template")
     if text.task != task:
-        message = f"{settings.where}: transformer_task: {shortened(text.task)} cannot be served"
-        raise LoadError(f"{message}; this family needs {task}", "unsupported")
+        raise settings.unserved(f"transformer_task: {shortened(text.task)} cannot be served; this family needs {task}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +246,7 @@ def normalizes(path: Path, on: str = "sentence_embedding") -> bool:
     source = config.text("module_input_name", "sentence_embedding")
     target = config.text("module_output_name", source)
     if target == on != source:
-        raise LoadError(f"{config.where}: module_input_name: must be {on} (given {shortened(source)})", "unsupported")
+        raise config.unserved(f"module_input_name: must be {on} (given {shortened(source)})")
     return target == on
 
 
@@ -278,7 +277,7 @@ def hidden_size(config: Fields) -> int:
     """Return the size of a token's state, from config.json."""
     name = next(filter(config.has, WIDTH_KEYS), None)
     if name is None:
-        raise LoadError(f"{config.where}: hidden_size is missing", "corrupt")
+        raise config.corrupt("hidden_size is missing")
     return config.integer(name, least=1, most=LIMITS.max_width)
 
 
@@ -288,10 +287,7 @@ def prompts_of(saved: Fields) -> dict[str, str]:
     for name, prompt in prompts.items():
         if len(prompt) > LIMITS.max_prompt_characters:
             given = f"{shortened(name)} has {len(prompt)} characters"
-            raise LoadError(
-                f"{saved.where}: prompts: {given}; at most {LIMITS.max_prompt_characters} are allowed",
-                "unsupported",
-            )
+            raise saved.unserved(f"prompts: {given}; at most {LIMITS.max_prompt_characters} are allowed")
     return prompts
 
 
@@ -300,8 +296,7 @@ def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
     name = saved.text("default_prompt_name", "")
     if name and name not in (*prompts, "query", "document"):
         known = ", ".join(prompts) or "none"
-        message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; its names are {known}"
-        raise LoadError(message, "corrupt")
+        raise saved.corrupt(f"default_prompt_name: prompts has no {shortened(name)}; its names are {known}")
     return prompts.get(name, "")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.image_processor import IMAGES, image_fields, resample, scaling
 from sie_triton.checkpoints.limits import LIMITS
-from sie_triton.errors import LoadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,7 @@ class PatchPlan:
             ("temporal_patch_size", plan.frames),
         ):
             if vision.integer(name, made) != made:
-                message = f"{vision.where}: {name} is {vision.integer(name)}, but {fields.where} makes {made}"
-                raise LoadError(message, "unsupported")
+                raise vision.unserved(f"{name} is {vision.integer(name)}, but {fields.where} makes {made}")
         return plan
 
     @property
@@ -89,6 +87,5 @@ def _pixels(fields: Fields) -> tuple[int, int]:
         found.append(source.integer(key, least=1, most=LIMITS.max_image_side * LIMITS.max_image_side))
     least, most = found
     if least > most:
-        message = f"{fields.where}: the minimum of {least} pixels is larger than the maximum of {most}"
-        raise LoadError(message, "corrupt")
+        raise fields.corrupt(f"the minimum of {least} pixels is larger than the maximum of {most}")
     return least, most

@@ -92,13 +92,11 @@ def most_tokens(home: Path) -> int:
         way = saved.fields("modality_config").fields(kind)
         found = way.text("method", usual), way.text("method_output_name", ITS_VECTOR)
         if found != (usual, ITS_VECTOR):
-            message = f"{way.where}: {found[0]} → {found[1]} cannot be served; supported is {usual} → {ITS_VECTOR}"
-            raise LoadError(message, "unsupported")
+            raise way.unserved(f"{found[0]} → {found[1]} cannot be served; supported is {usual} → {ITS_VECTOR}")
     calls = saved.fields("processing_kwargs")
     for kind in calls.values:
         if own := sorted(set(calls.fields(kind).values) - set(ABOUT_LENGTH)):
-            message = f"{calls.where}: {kind}: {', '.join(own)} cannot be served; set it in the processor's own files"
-            raise LoadError(message, "unsupported")
+            raise calls.unserved(f"{kind}: {', '.join(own)} cannot be served; set it in the processor's own files")
     arguments = Fields(saved.where, tokenizer_arguments(saved))
     # Tokenizers without a limit save 10^30.
     longest = tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None)

@@ -13,7 +13,6 @@ from sie_triton.contract.tensors import INPUT_IDS, LABEL_LENGTHS, LABEL_THRESHOL
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliclass import SEPARATOR
 from sie_triton.models.families.gliclass.files import GliclassFiles
@@ -90,7 +89,7 @@ class GliclassAdapter(Adapter):
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GliclassAdapter:
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:
-        raise LoadError(f"{files.config.where}: projector_hidden_act {files.activation} is unknown", "unsupported")
+        raise files.config.unserved(f"projector_hidden_act {files.activation} is unknown")
     weights = Checkpoint(directory, engine.dtype, engine.device)
     encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
     engine.settle(encoder)

@@ -52,7 +52,7 @@ class GliclassTokenizer(WindowProcessor):
         self._labels_first = files.labels_first
         self._end = self._only_token(END, files)
         if self._only_token(MARKER, files) != files.marker_id:
-            raise LoadError(f"{files.config.where}: class_token_index is not the id of the token {MARKER}", "corrupt")
+            raise files.config.corrupt(f"class_token_index is not the id of the token {MARKER}")
 
     def frame(self, part: Part) -> Frame:
         labels, instruction = tuple(part.labels), part.instruction or ""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields, read_json
 from sie_triton.checkpoints.gliner import longest_piece
-from sie_triton.errors import LoadError
 
 CONFIG, ENCODER_CONFIG = "config.json", "encoder_config/config.json"
 MODEL_TYPE = "extractor"
@@ -40,8 +39,7 @@ class Gliner2Files:
         ):
             given = fields.text(key, served)
             if given != served:
-                message = f"{fields.where}: {key} {given[:80]} cannot be served; supported is {served}"
-                raise LoadError(message, "unsupported")
+                raise fields.unserved(f"{key} {given[:80]} cannot be served; supported is {served}")
         return cls(
             directory=directory,
             encoder=encoder,

@@ -12,7 +12,6 @@ from sie_triton.checkpoints.image_processor import NESTED, image_fields, resampl
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.resizing import EXACT, form_of, size_fields
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options
 from sie_triton.models.families.shared.ocr import OcrFamily
 
@@ -37,7 +36,7 @@ class LongestEdgePlan:
         """Read the settings; raise LoadError naming the file that cannot be used."""
         fields = image_fields(directory, "PixtralImageProcessor")
         if fields.flag("do_center_crop", False):
-            raise LoadError(f"{fields.where}: do_center_crop true cannot be served", "unsupported")
+            raise fields.unserved("do_center_crop true cannot be served")
         return cls(
             most=_sides(size_fields(fields, "size"), (("longest_edge",), EXACT)),
             unit=_sides(size_fields(fields, "patch_size", to_square=True), (EXACT,)),
@@ -90,14 +89,12 @@ class LightOnFiles:
         settings = read_fields(directory / NESTED, required=False)
         for name, made in (("patch_size", patch), ("spatial_merge_size", merge)):
             if settings.integer(name, made) != made:
-                message = f"{settings.where}: {name} is {settings.integer(name)}, but {files.vlm.where} reads {made}"
-                raise LoadError(message, "unsupported")
+                raise settings.unserved(f"{name} is {settings.integer(name)}, but {files.vlm.where} reads {made}")
         plan = LongestEdgePlan.read(directory)
         if any(side % patch for side in plan.unit):
-            message = (
-                f"{files.vision.where}: patch_size {patch}: must divide the sides of a page, multiples of {plan.unit}"
+            raise files.vision.unserved(
+                f"patch_size {patch}: must divide the sides of a page, multiples of {plan.unit}"
             )
-            raise LoadError(message, "unsupported")
         return cls(files, plan, patch, merge)
 
     def counts(self, height: int, width: int) -> tuple[int, int]:

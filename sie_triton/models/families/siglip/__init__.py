@@ -80,11 +80,9 @@ class SiglipFiles:
             vision.integer("hidden_size", 768),
         )
         if dims[0] != dims[1]:
-            message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}, which cannot be compared"
-            raise LoadError(message, "unsupported")
+            raise config.unserved(f"texts become {dims[0]} numbers and images {dims[1]}, which cannot be compared")
         if not vision.flag("vision_use_head", True):
-            message = f"{vision.where}: vision_use_head false: there is no layer that makes one vector of an image"
-            raise LoadError(message, "unsupported")
+            raise vision.unserved("vision_use_head false: there is no layer that makes one vector of an image")
         texts = _texts(home, config, min(most, text.integer("max_position_embeddings", 64, least=2)), cleaning)
         return cls(home, config, dims[0], texts, plan, _num_patches(home, vision, plan))
 
@@ -101,7 +99,7 @@ def _num_patches(home: Path, vision: Fields, plan: ImagePlan | NaflexPlan) -> in
         raise LoadError(message, "unsupported")
     positions = vision.integer("num_patches", 256, least=1)
     if isqrt(positions) ** 2 != positions:
-        raise LoadError(f"{vision.where}: num_patches: must be a square (given {positions})", "corrupt")
+        raise vision.corrupt(f"num_patches: must be a square (given {positions})")
     return plan.max_num_patches
 
 
