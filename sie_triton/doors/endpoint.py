@@ -13,7 +13,7 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
@@ -307,6 +307,16 @@ class DoorEndpoint:
             return await answer.response() if isinstance(answer, Answer) else answer
 
         return await while_connected(request.connection, handled)
+
+
+def get(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
+    """Return the route of a GET; /openapi.json names its operation `name`, by default the path."""
+    return Route(path, endpoint, methods=["GET"], name=name or path.strip("/"))
+
+
+def post(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
+    """Return the route of a POST, as `get` does."""
+    return Route(path, endpoint, methods=["POST"], name=name or path.strip("/"))
 
 
 async def while_connected(connection: Connection | None, act: Callable[[], Awaitable[Result]]) -> Result | None:

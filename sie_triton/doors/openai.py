@@ -12,7 +12,7 @@ from starlette.routing import Route
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
 from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Ignored, ModelName, Overflowing, Texts
 from sie_triton.doors.json_dialects import answered, items_of
@@ -83,7 +83,7 @@ OPERATION = Operation(
 def routes(door: Door) -> list[Route]:
     document = partial(OPERATION.document, door.settings.door_max_items)
     endpoint = DoorEndpoint(door, embeddings, dialect=OPENAI, types=[JSON], document=document)
-    return [Route(path, endpoint, methods=["POST"], name=path[1:]) for path in ("/v1/embeddings", "/embeddings")]
+    return [post("/v1/embeddings", endpoint), post("/embeddings", endpoint)]
 
 
 async def embeddings(request: DoorRequest) -> Answer:

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.body_codec import JSON, MSGPACK
-from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest, get
 from sie_triton.doors.schemas import STRING, record
 
 # Makes a route's operation from the specifications of the served models.
@@ -54,8 +54,8 @@ TIMEOUT = {
 
 def routes(door: Door) -> list[Route]:
     return [
-        Route("/openapi.json", DoorEndpoint(door, openapi), methods=["GET"], name="openapi"),
-        Route("/docs", DoorEndpoint(door, docs), methods=["GET"], name="docs"),
+        get("/openapi.json", DoorEndpoint(door, openapi), "openapi"),
+        get("/docs", DoorEndpoint(door, docs)),
     ]
 
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import (
     INTEGRAL,
@@ -101,15 +101,11 @@ def cohere_routes(
 ) -> list[Route]:
     """Return the routes of both versions of Cohere's API; `handler` takes the version."""
     document = partial(operation.document, door.settings.door_max_items)
-    return [
-        Route(
-            f"/v{version}/{name}",
-            DoorEndpoint(door, partial(handler, version), dialect=COHERE, types=[JSON], document=document),
-            methods=["POST"],
-            name=f"{name}_v{version}",
-        )
-        for version in ("1", "2")
-    ]
+
+    def answering(version: str) -> DoorEndpoint:
+        return DoorEndpoint(door, partial(handler, version), dialect=COHERE, types=[JSON], document=document)
+
+    return [post(f"/v{version}/{name}", answering(version), f"{name}_v{version}") for version in ("1", "2")]
 
 
 async def rerank(version: str, request: DoorRequest) -> Answer:

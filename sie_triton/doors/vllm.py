@@ -18,7 +18,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, TEXT
 from sie_triton.doors.backend import spread
 from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import AT_MOST, Body, Ignored, ModelName, Texts, Truncation, allowing, check_query
 from sie_triton.doors.json_dialects import answered, entries_of, in_order, items_of
@@ -150,20 +150,15 @@ OPERATIONS = {
 
 
 def routes(door: Door) -> list[Route]:
+    def answering(handler: Handler, name: str) -> DoorEndpoint:
+        document = partial(OPERATIONS[name].document, door.settings.door_max_items)
+        return DoorEndpoint(door, handler, dialect=VLLM, types=[JSON], document=document)
+
     return [
-        Route(
-            path,
-            DoorEndpoint(
-                door,
-                handler,
-                dialect=VLLM,
-                types=[JSON],
-                document=partial(OPERATIONS[handler.__name__].document, door.settings.door_max_items),
-            ),
-            methods=["POST"],
-            name=f"vllm{path.replace('/', '_')}",
-        )
-        for path, handler in (("/score", score), ("/v1/score", score), ("/classify", classify), ("/pooling", pooling))
+        post("/score", answering(score, "score"), "vllm_score"),
+        post("/v1/score", answering(score, "score"), "vllm_v1_score"),
+        post("/classify", answering(classify, "classify"), "vllm_classify"),
+        post("/pooling", answering(pooling, "pooling"), "vllm_pooling"),
     ]
 
 
