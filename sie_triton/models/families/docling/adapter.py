@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.arrays import lengths_of
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines import Engine
@@ -75,7 +76,7 @@ class DoclingAdapter(Adapter):
         found = [self._converted(file.tobytes(), most_s, batch.deadline_ns) for file in files]
         return {
             CONVERTED.name: np.frombuffer(b"".join(found), np.uint8),
-            CONVERTED.lengths: np.array(list(map(len, found)), np.int32),
+            CONVERTED.lengths: lengths_of(found),
         }
 
     def _converted(self, content: bytes, most_s: float, deadline_ns: int | None) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
-from sie_triton.contract.arrays import Floats, Ints
+from sie_triton.contract.arrays import Floats, Ints, lengths_of
 from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines import Engine
@@ -128,7 +128,7 @@ def _together(found: Sequence[Sequence[Row]], width: int) -> tuple[Ints, Floats,
     """Return the rows of all texts, their scores, and the number of rows of each text."""
     rows = [each for of_text in found for each in of_text]
     values = np.array([row for row, _ in rows], np.int32).reshape(-1, width)
-    return values, np.array([score for _, score in rows], np.float32), np.array(list(map(len, found)), np.int32)
+    return values, np.array([score for _, score in rows], np.float32), lengths_of(found)
 
 
 def _sample(lengths: Sequence[int]) -> Features:

@@ -77,15 +77,13 @@ class DinoProcessor(LabelledImages[Text]):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts, pictures = zip(*framed, strict=True)
-        lengths: Ints = np.array([len(text.ids) for text in texts], np.int32)
-        counts: Ints = np.array([len(text.thresholds) for text in texts], np.int32)
         return {
             READ.name: Ragged(np.array([num_read(*picture.pixels.shape[:2]) for picture in pictures], np.int32)),
             **packed_pixels([picture.pixels for picture in pictures]),
             **original_sizes(pictures),
-            INPUT_IDS.name: Ragged(np.concatenate([text.ids for text in texts]), lengths),
-            TOKEN_LABELS.name: Ragged(np.concatenate([text.labels for text in texts]), lengths),
-            LABEL_THRESHOLDS.name: Ragged(np.concatenate([text.thresholds for text in texts]), counts),
+            INPUT_IDS.name: Ragged.of([text.ids for text in texts]),
+            TOKEN_LABELS.name: Ragged.of([text.labels for text in texts]),
+            LABEL_THRESHOLDS.name: Ragged.of([text.thresholds for text in texts]),
         }
 
 

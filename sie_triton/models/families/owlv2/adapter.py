@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
+from sie_triton.contract.arrays import lengths_of
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
@@ -94,7 +95,7 @@ class OwlAdapter(LabelReader, Adapter):
 
     def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:
         ids = [np.frombuffer(label, np.int32) for label in labels]
-        lengths = np.array(list(map(len, ids)), np.int32)
+        lengths = lengths_of(ids)
         hidden = self.encoder.hidden_states(np.concatenate(ids), lengths)
         # The closing token has the largest id.
         closing = np.cumsum(lengths) - lengths + [int(each.argmax()) for each in ids]

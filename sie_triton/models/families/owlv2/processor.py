@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sie_triton.contract import Features, Label, Part, Ragged
-from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
@@ -57,11 +56,10 @@ class OwlProcessor(LabelledImages[Labels]):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         labels, pictures = zip(*framed, strict=True)
-        sizes: Ints = np.array([picture.pixels.size for picture in pictures], np.int32)
         return {
             # One more for the token of the whole image.
             READ.name: Ragged(np.full(len(framed), self._files.num_patches + 1, np.int32)),
-            FINE_PIXELS.name: Ragged(np.concatenate([picture.pixels.reshape(-1) for picture in pictures]), sizes),
+            FINE_PIXELS.name: Ragged.of([picture.pixels.reshape(-1) for picture in pictures]),
             **original_sizes(pictures),
             **label_ids(labels),
         }

@@ -1,7 +1,7 @@
 """Instruction, image and text → the conversation that the model reads, as tokens, and pixels. No torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,9 @@ from sie_triton.models.families.shared.pages.chat_reader import (
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import packed_ids
+from sie_triton.models.inputs.words import PromptedTexts
 
 INSTRUCTION = "Represent the user's input."
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The instruction for an item."""
-
-    instruction: str
-
-    @property
-    def size(self) -> int:
-        return len(self.instruction)
-
-    def around(self, element: Any) -> Any:
-        return self.instruction, element
 
 
 class ChatProcessor(ConversationProcessor):
@@ -49,7 +36,8 @@ class ChatProcessor(ConversationProcessor):
         super().frame(replace(part, instruction=None))
         given = part.profile.query_instruction if part.instruction is None else part.instruction
         check_text(given, "parameter instruction")
-        return Told(as_sentence(given) or INSTRUCTION)
+        told = as_sentence(given) or INSTRUCTION
+        return PromptedTexts(lambda: told, len(told))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [item.get(IMAGE.name) for _, item in framed]

@@ -9,7 +9,7 @@ import tokenizers
 import torch
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
-from sie_triton.contract.arrays import Ints
+from sie_triton.contract.arrays import Ints, lengths_of
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
 from sie_triton.models.families.base import Adapter
@@ -79,7 +79,7 @@ class ReaderAdapter(Adapter):
         texts = [self.text(answers.get(i, []), i, batch.features).encode() for i in range(len(prompts))]
         return {
             GENERATED.name: np.frombuffer(b"".join(texts), np.uint8),
-            GENERATED_LENGTHS.name: np.array(list(map(len, texts)), np.int32),
+            GENERATED_LENGTHS.name: lengths_of(texts),
         }
 
 
