@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file
-from sie_triton.errors import LoadError
 
 MASKED_LM, CAUSAL_LM = "MaskedLM", "CausalLM"
 CLASSIFIER, TOKEN_CLASSIFIER = "SequenceClassification", "TokenClassification"
@@ -36,13 +35,10 @@ def check_pooled(config: Fields) -> None:
     """Raise LoadError if the model in a bare directory has a task other than pooling its states."""
     name, wanted = architecture(config), head(config)
     if config.flag("is_encoder_decoder", False) and not name.endswith("EncoderModel"):
-        message = f"{config.where}: {name} is an encoder-decoder, which generates text"
-        raise LoadError(
-            f"{message}; to serve its encoder, save the encoder alone (as T5EncoderModel does)", "unsupported"
-        )
+        message = f"{name} is an encoder-decoder, which generates text"
+        raise config.unserved(f"{message}; to serve its encoder, save the encoder alone (as T5EncoderModel does)")
     if wanted not in ("", "PreTraining", MASKED_LM, CAUSAL_LM):
-        raise LoadError(
-            f"{config.where}: {name} has a head that no family of this version supports; to serve the mean of its "
-            "states instead, write a model file with profiles.default.adapter_path: sentence_transformer",
-            "unsupported",
+        raise config.unserved(
+            f"{name} has a head that no family of this version supports; to serve the mean of its "
+            "states instead, write a model file with profiles.default.adapter_path: sentence_transformer"
         )

@@ -10,7 +10,6 @@ from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.modules import TextFiles, modules_of
-from sie_triton.errors import LoadError
 
 SINGLE, MULTI, REGRESSION = PROBLEMS = (
     "single_label_classification",
@@ -66,7 +65,7 @@ def labels_of(config: Fields) -> tuple[str, ...]:
         count = config.integer("num_labels", 2, least=1, most=LIMITS.max_classes)
         return tuple(f"LABEL_{i}" for i in range(count))
     if set(named) != {str(i) for i in range(len(named))}:
-        raise LoadError(f"{config.where}: id2label: must have the keys 0 to {len(named) - 1}", "corrupt")
+        raise config.corrupt(f"id2label: must have the keys 0 to {len(named) - 1}")
     return tuple(named[str(i)] for i in range(len(named)))
 
 

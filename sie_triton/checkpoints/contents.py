@@ -82,8 +82,7 @@ def read_config(directory: Path) -> Fields:
     key = next(filter(config.has, OTHER_INPUTS), None)
     if key is not None:
         kind = f"{config.text('model_type', 'it')} ({key})"
-        message = f"{config.where}: {kind} reads {OTHER_INPUTS[key]}; it cannot be served as a text model"
-        raise LoadError(message, "unsupported")
+        raise config.unserved(f"{kind} reads {OTHER_INPUTS[key]}; it cannot be served as a text model")
     return config
 
 

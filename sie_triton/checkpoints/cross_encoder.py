@@ -25,8 +25,8 @@ class CrossEncoderFiles:
             check_task(text, CLASSIFICATION)
         num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
         if num_labels != 1:
-            message = f"{text.config.where}: the classifier has {num_labels} labels"
-            raise LoadError(f"{message}, but a score needs one; serve it as a sequence_classification", "unsupported")
+            message = f"the classifier has {num_labels} labels"
+            raise text.config.unserved(f"{message}, but a score needs one; serve it as a sequence_classification")
         model_inputs(text.transformer)
         return cls(text, activation_of(saved_settings(directory), text.config))
 

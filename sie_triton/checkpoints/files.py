@@ -90,8 +90,7 @@ class Fields:
         """Return the value under `key`, one of `allowed`; the first of them if the key is missing."""
         value = self.text(key, allowed[0]) or allowed[0]
         if value not in allowed:
-            message = f"{self.where}: {key} {shortened(value)} is unknown; supported are {', '.join(allowed)}"
-            raise LoadError(message, "unsupported")
+            raise self.unserved(f"{key} {shortened(value)} is unknown; supported are {', '.join(allowed)}")
         return value
 
     def fields(self, key: str) -> "Fields":
@@ -103,9 +102,17 @@ class Fields:
         found = self.fields(key)
         return {name: found.text(name) for name in found.values if found.has(name)}
 
+    def unserved(self, problem: str) -> LoadError:
+        """Return the error for contents that cannot be served; `problem` begins with a key."""
+        return LoadError(f"{self.where}: {problem}", "unsupported")
+
+    def corrupt(self, problem: str) -> LoadError:
+        """Return the error for contents that no library writes; `problem` begins with a key."""
+        return LoadError(f"{self.where}: {problem}", "corrupt")
+
     def _wrong(self, key: str, allowed: str) -> LoadError:
         given = f"given {shortened(self.values[key])}" if key in self.values else "missing"
-        return LoadError(f"{self.where}: {key}: must be {allowed} ({given})", "corrupt")
+        return self.corrupt(f"{key}: must be {allowed} ({given})")
 
 
 def read_fields(path: Path, *, required: bool = True, most: int = LIMITS.max_json_bytes) -> Fields:

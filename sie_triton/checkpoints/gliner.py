@@ -61,22 +61,19 @@ class GlinerFiles:
         config = read_fields(directory / CONFIG)
         for key, what in UNSUPPORTED.items():
             if config.has(key) and config.values[key]:
-                raise LoadError(f"{config.where}: {key}: models with {what} cannot be served; {INSTEAD}", "unsupported")
+                raise config.unserved(f"{key}: models with {what} cannot be served; {INSTEAD}")
         if config.text("labels_encoder", "") and not config.has("labels_encoder_config"):
-            message = f"{config.where}: labels_encoder_config is missing; save the model with gliner 0.2.8 or later"
-            raise LoadError(message, "unsupported")
+            raise config.unserved("labels_encoder_config is missing; save the model with gliner 0.2.8 or later")
         mode = config.text("span_mode", SPAN_MODES[0])
         if mode not in SPAN_MODES:
-            message = (
-                f"{config.where}: span_mode {mode} cannot be served; supported are {', '.join(SPAN_MODES)}; {INSTEAD}"
+            raise config.unserved(
+                f"span_mode {mode} cannot be served; supported are {', '.join(SPAN_MODES)}; {INSTEAD}"
             )
-            raise LoadError(message, "unsupported")
         if config.text("words_splitter_type", "whitespace") != "whitespace":
-            message = f"{config.where}: words_splitter_type: only whitespace can be served; {INSTEAD}"
-            raise LoadError(message, "unsupported")
+            raise config.unserved(f"words_splitter_type: only whitespace can be served; {INSTEAD}")
         pooling = config.text("subtoken_pooling", "first")
         if pooling not in ("first", "last"):
-            raise LoadError(f"{config.where}: subtoken_pooling {pooling} cannot be served; {INSTEAD}", "unsupported")
+            raise config.unserved(f"subtoken_pooling {pooling} cannot be served; {INSTEAD}")
         return cls(
             directory=directory,
             config=config,

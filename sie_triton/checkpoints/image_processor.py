@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.limits import LIMITS
@@ -21,12 +21,21 @@ PARTS = {IMAGES: ("image_processor",), SOUNDS: ("feature_extractor", "audio_proc
 FILTERS = 6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Normalisation of pixels, the last step of each plan: p becomes (p · scale - mean) / std."""
+
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
-class ImagePlan:
+class ImagePlan(Scaling):
     """Preprocessing of images.
 
     An image is resized with Pillow's filter number `resample`. Then its center of size `crop`, height and width, is cut
-    out. A pixel p becomes (p · scale - mean) / std.
+    out.
 
     If the center lies between two pixels, the crop begins at the pixel before, or, with `rounds_middle`, at the even
     one, as in torchvision.
@@ -35,9 +44,6 @@ class ImagePlan:
     resizing: Resizing
     resample: int
     crop: tuple[int, int] | None
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
     rounds_middle: bool = False
 
     @classmethod
@@ -46,8 +52,8 @@ class ImagePlan:
         fields = image_fields(directory, usual, ())
         resizing, crop = _steps(fields)
         if resizing.exact is None and crop is None:
-            message = f"{fields.where}: size and do_resize: images of different sizes remain"
-            raise LoadError(f"{message}, and do_center_crop does not cut them to one", "unsupported")
+            message = "size and do_resize: images of different sizes remain"
+            raise fields.unserved(f"{message}, and do_center_crop does not cut them to one")
         plan = cls(resizing, resample(fields), crop, **scaling(fields))
         if fields.flag("do_pad", False) and fields.has("pad_size"):
             _check_padding(fields, plan.shape)
@@ -61,14 +67,6 @@ class ImagePlan:
         return shape
 
 
-class Scaling(TypedDict):
-    """A pixel p becomes (p · scale - mean) / std."""
-
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-
-
 def image_fields(directory: Path, usual: str, needed: Sequence[str] = ("do_resize",)) -> Fields:
     """Read the image processor's settings over the defaults of its class, with that class under IMAGES.
 
@@ -78,7 +76,7 @@ def image_fields(directory: Path, usual: str, needed: Sequence[str] = ("do_resiz
     fields = processor_fields(directory, IMAGES, usual, OF_ONE_SIZE if usual in OF_ONE_SIZE else (usual,))
     for step in needed:
         if not fields.flag(step, False):
-            raise LoadError(f"{fields.where}: {step} false cannot be served; it must be true", "unsupported")
+            raise fields.unserved(f"{step} false cannot be served; it must be true")
     return fields
 
 
@@ -90,8 +88,7 @@ def processor_fields(directory: Path, key: str, usual: str, known: Sequence[str]
     found = _own_fields(directory, key)
     kind = _class(found, directory, key) or usual
     if kind not in known:
-        message = f"{found.where}: {key} {kind[:80]!r} is unknown for this model; supported are {', '.join(known)}"
-        raise LoadError(message, "unsupported")
+        raise found.unserved(f"{key} {kind[:80]!r} is unknown for this model; supported are {', '.join(known)}")
     values = {**found.values}
     for old, name in RENAMED.get(kind, {}).items():
         values[name] = values.get(old, values.get(name, DEFAULTS[kind][name]))
@@ -143,11 +140,11 @@ def _of_convnext(fields: Fields, crop: tuple[int, int] | None) -> tuple[Resizing
     if edge >= 384:  # smaller ones are cropped
         return Resizing(EXACT, (edge, edge)), crop
     if crop is not None:
-        raise LoadError(f"{fields.where}: do_center_crop true cannot be served with crop_pct", "unsupported")
+        raise fields.unserved("do_center_crop true cannot be served with crop_pct")
     share = number(fields, "crop_pct")
     longer = edge / share if share > 0 else 0
     if not 1 <= longer <= LIMITS.max_image_side:
-        raise LoadError(f"{fields.where}: crop_pct: must make edges of 1 to {LIMITS.max_image_side} pixels", "corrupt")
+        raise fields.corrupt(f"crop_pct: must make edges of 1 to {LIMITS.max_image_side} pixels")
     return Resizing(SHORTEST, (int(longer),)), (edge, edge)
 
 
@@ -160,8 +157,7 @@ def _height_and_width(fields: Fields, key: str) -> tuple[int, int]:
 
 def _check_padding(fields: Fields, shape: tuple[int, int]) -> None:
     if fields.text(IMAGES) != "ConvNextImageProcessor" and _height_and_width(fields, "pad_size") != shape:
-        message = f"{fields.where}: pad_size cannot be served: images are {shape[0]} × {shape[1]} without padding"
-        raise LoadError(message, "unsupported")
+        raise fields.unserved(f"pad_size cannot be served: images are {shape[0]} × {shape[1]} without padding")
 
 
 def resample(fields: Fields) -> int:
@@ -169,22 +165,23 @@ def resample(fields: Fields) -> int:
     return fields.integer("resample", most=FILTERS - 1)
 
 
-def scaling(fields: Fields) -> Scaling:
+def scaling(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of Scaling."""
     is_normal = fields.flag("do_normalize", False)
     std = three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0)
     if not all(std):
-        raise LoadError(f"{fields.where}: image_std: must not be 0", "corrupt")
-    return Scaling(
-        scale=number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
-        mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
-        std=std,
-    )
+        raise fields.corrupt("image_std: must not be 0")
+    return {
+        "scale": number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
+        "mean": three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
+        "std": std,
+    }
 
 
 def number(fields: Fields, key: str, default: float | None = None) -> float:
     value = fields.values.get(key, default)
     if not _is_number(value):
-        raise LoadError(f"{fields.where}: {key}: must be a number (given {value!r:.80})", "corrupt")
+        raise fields.corrupt(f"{key}: must be a number (given {value!r:.80})")
     return float(value)
 
 
@@ -193,7 +190,7 @@ def three(fields: Fields, key: str) -> tuple[float, float, float]:
     value = fields.values.get(key)
     values = [value] * 3 if _is_number(value) else value
     if not isinstance(values, list) or len(values) != 3 or not all(map(_is_number, values)):
-        raise LoadError(f"{fields.where}: {key}: must be three numbers (given {value!r:.80})", "corrupt")
+        raise fields.corrupt(f"{key}: must be three numbers (given {value!r:.80})")
     red, green, blue = map(float, values)
     return red, green, blue
 

@@ -98,28 +98,26 @@ def _check_served(config: Fields) -> None:
         message = (
             f"peft_type {shortened(kind)} cannot be served; supported is LORA, with or without use_dora or use_rslora"
         )
-        raise LoadError(f"{config.where}: {message}", "unsupported")
+        raise config.unserved(message)
     if (bias := config.text("bias", "none")) != "none":
         message = f"bias {shortened(bias)} changes the biases of the base; train with bias none, or merge the adapter"
-        raise LoadError(f"{config.where}: {message} into its base and serve that", "unsupported")
+        raise config.unserved(f"{message} into its base and serve that")
     for name in UNSERVED:
         if config.values.get(name):
             message = f"{name} cannot be served; train without it, or merge the adapter into its base and serve that"
-            raise LoadError(f"{config.where}: {message}", "unsupported")
+            raise config.unserved(message)
     start = config.values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
         message = (
             f"init_lora_weights {shortened(start)} also changes the weights of the base; save the adapter as plain LoRA"
         )
-        raise LoadError(
-            f"{config.where}: {message}: save_pretrained(path_initial_model_for_weight_conversion=…)", "unsupported"
-        )
+        raise config.unserved(f"{message}: save_pretrained(path_initial_model_for_weight_conversion=…)")
 
 
 def _number(fields: Fields, key: str, default: float | None = None) -> float:
     value = fields.values[key] if fields.has(key) else default
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise LoadError(f"{fields.where}: {key}: must be a number (given {shortened(value)})", "corrupt")
+        raise fields.corrupt(f"{key}: must be a number (given {shortened(value)})")
     return float(value)
 
 
@@ -130,7 +128,7 @@ def _rank(fields: Fields, key: str, default: int | None = None) -> int:
 def _by_pattern(fields: Fields, read: Callable[[Fields, str], N]) -> dict[str, N]:
     if len(fields.values) > LIMITS.max_lora_patterns:
         message = f"has {len(fields.values)} patterns; at most {LIMITS.max_lora_patterns} are read"
-        raise LoadError(f"{fields.where}: {message}", "unsupported")
+        raise fields.unserved(message)
     return {_pattern(fields, name): read(fields, name) for name in fields.values}
 
 
@@ -142,7 +140,7 @@ def _pattern(fields: Fields, pattern: str) -> str:
     except re.error as exc:
         most = LIMITS.max_lora_repetitions
         allowed = f"a module's name, or a pattern of letters, digits and ^ $ . | [ ] with at most {most} *"
-        raise LoadError(f"{fields.where}: {shortened(pattern)}: must be {allowed}", "unsupported") from exc
+        raise fields.unserved(f"{shortened(pattern)}: must be {allowed}") from exc
     return pattern
 
 

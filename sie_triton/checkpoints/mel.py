@@ -49,7 +49,7 @@ class MelPlan:
         """Raise LoadError if the numbers contradict each other."""
         if not 0 <= self.lowest < self.highest:
             message = "frequency_min and frequency_max must be at least 0, the first the lower"
-            raise LoadError(f"{fields.where}: {message} (given {self.lowest:g} and {self.highest:g})", "corrupt")
+            raise fields.corrupt(f"{message} (given {self.lowest:g} and {self.highest:g})")
         if self.is_fused and self.num_frames != self.window // self.hop + 1:
             message = f"{fields.where}: fft_window_size {self.frame_length} cannot be served with truncation fusion"
             why = f"sounds of a window have {self.num_frames} frames, longer ones {self.window // self.hop + 1}"
@@ -69,6 +69,5 @@ class MelPlan:
 def _one_of(fields: Fields, key: str, allowed: tuple[str, ...]) -> str:
     value = fields.values[key]
     if value not in allowed:
-        message = f"{fields.where}: {key} {shortened(value)} is unknown; supported are {', '.join(allowed)}"
-        raise LoadError(message, "unsupported")
+        raise fields.unserved(f"{key} {shortened(value)} is unknown; supported are {', '.join(allowed)}")
     return str(value)

@@ -36,10 +36,8 @@ WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
 
 MODULES, SAVED_SETTINGS = "modules.json", "config_sentence_transformers.json"
 
-# Class name of PyLate's models, and keys that its versions before sentence-transformers 5 wrote instead.
-PYLATE, PYLATE_KEYS = "ColBERT", ("query_prefix", "document_prefix")
-
-CROSS_ENCODER = "CrossEncoder"
+# Class names of PyLate's models and of sentence-transformers' rerankers.
+PYLATE, CROSS_ENCODER = "ColBERT", "CrossEncoder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +106,10 @@ def check_task(text: TextFiles, task: str) -> None:
     """Raise LoadError if the library reads texts otherwise than as they are, or runs another head of the model."""
     settings = settings_of(text.transformer)
     if reads_messages(settings):
-        message = f"{settings.where}: modality_config: message cannot be served"
-        raise LoadError(f"{message}: it puts texts into the tokenizer's chat template", "unsupported")
+        message = "modality_config: message cannot be served"
+        raise settings.unserved(f"{message}: it puts texts into the tokenizer's chat template")
     if text.task != task:
-        message = f"{settings.where}: transformer_task: {shortened(text.task)} cannot be served"
-        raise LoadError(f"{message}; this family needs {task}", "unsupported")
+        raise settings.unserved(f"transformer_task: {shortened(text.task)} cannot be served; this family needs {task}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +214,9 @@ def saved_as(directory: Path) -> str:
     saved = read_fields(directory / SAVED_SETTINGS, required=False)
     if "model_type" in saved.values:
         return saved.text("model_type", "null")
-    return PYLATE if any(key in saved.values for key in PYLATE_KEYS) else "SentenceTransformer"
+    # What versions of PyLate before sentence-transformers 5 wrote instead.
+    is_pylate = any(key in saved.values for key in ("query_prefix", "document_prefix"))
+    return PYLATE if is_pylate else "SentenceTransformer"
 
 
 def saved_settings(directory: Path) -> Fields:
@@ -247,7 +246,7 @@ def normalizes(path: Path, on: str = "sentence_embedding") -> bool:
     source = config.text("module_input_name", "sentence_embedding")
     target = config.text("module_output_name", source)
     if target == on != source:
-        raise LoadError(f"{config.where}: module_input_name: must be {on} (given {shortened(source)})", "unsupported")
+        raise config.unserved(f"module_input_name: must be {on} (given {shortened(source)})")
     return target == on
 
 
@@ -278,7 +277,7 @@ def hidden_size(config: Fields) -> int:
     """Return the size of a token's state, from config.json."""
     name = next(filter(config.has, WIDTH_KEYS), None)
     if name is None:
-        raise LoadError(f"{config.where}: hidden_size is missing", "corrupt")
+        raise config.corrupt("hidden_size is missing")
     return config.integer(name, least=1, most=LIMITS.max_width)
 
 
@@ -288,10 +287,7 @@ def prompts_of(saved: Fields) -> dict[str, str]:
     for name, prompt in prompts.items():
         if len(prompt) > LIMITS.max_prompt_characters:
             given = f"{shortened(name)} has {len(prompt)} characters"
-            raise LoadError(
-                f"{saved.where}: prompts: {given}; at most {LIMITS.max_prompt_characters} are allowed",
-                "unsupported",
-            )
+            raise saved.unserved(f"prompts: {given}; at most {LIMITS.max_prompt_characters} are allowed")
     return prompts
 
 
@@ -300,8 +296,7 @@ def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
     name = saved.text("default_prompt_name", "")
     if name and name not in (*prompts, "query", "document"):
         known = ", ".join(prompts) or "none"
-        message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; its names are {known}"
-        raise LoadError(message, "corrupt")
+        raise saved.corrupt(f"default_prompt_name: prompts has no {shortened(name)}; its names are {known}")
     return prompts.get(name, "")
 
 

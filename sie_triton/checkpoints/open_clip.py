@@ -35,7 +35,6 @@ TIMM_TANH = ("base_patch32", "large_patch16_siglip_512", "so400m_patch16", "gian
 OF_BOTH = ("layers", "width", "mlp_ratio", "norm_kwargs", "act_kwargs", "output_tokens", "block_type")
 OF_VISION = (*OF_BOTH, "image_size", "patch_size", "head_width", "pos_embed_type", "final_ln_after_pool")
 OF_TIMM = ("image_size", "timm_model_name", "timm_model_pretrained", "timm_drop", "timm_drop_path")
-OF_TRAINING = ("patch_dropout",)
 OF_TEXT = (*OF_BOTH, "context_length", "vocab_size", "heads", "pad_id", "eos_id", "tokenizer_kwargs")
 ONLY: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     CLIP: {
@@ -56,8 +55,6 @@ ONLY: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
 
 # Ways in which open_clip's tokenizers clean texts.
 CLEANING = ("whitespace", "lower", "canonicalize")
-
-OPENAI = {"mean": CLIP_MEAN, "std": CLIP_STD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +116,11 @@ def _check(kind: str, model: Fields, vision: Fields, text: Fields) -> None:
         for key, value in tower.values.items():
             if key in only and value not in only[key]:
                 raise _unserved(tower, key, f"supported is {only[key][-1]!r}")
-            if key not in (*keys, *only, *OF_TRAINING) and value not in (None, False):
+            if key not in (*keys, *only, "patch_dropout") and value not in (None, False):
                 raise _unserved(tower, key, "it is not supported")
     for key, allowed in ONLY[kind]["text_cfg"].items() if kind == SIGLIP else ():
         if None not in allowed and key != "proj_type" and not text.has(key):
-            raise LoadError(f"{text.where}: {key}: is missing; supported is {allowed[-1]!r}", "unsupported")
+            raise text.unserved(f"{key}: is missing; supported is {allowed[-1]!r}")
     for key in sorted(set(text.fields("tokenizer_kwargs").values) - {"clean"}):
         raise _unserved(text.fields("tokenizer_kwargs"), key, "supported is clean")
 
@@ -131,7 +128,7 @@ def _check(kind: str, model: Fields, vision: Fields, text: Fields) -> None:
 def _unserved(fields: Fields, key: str, why: str) -> LoadError:
     given = shortened(fields.values.get(key))
     advice = "serve a checkpoint of the same model in transformers' format"
-    return LoadError(f"{fields.where}: {key} {given} cannot be served: {why}; {advice}", "unsupported")
+    return fields.unserved(f"{key} {given} cannot be served: {why}; {advice}")
 
 
 def _vision(vision: Fields, quick_gelu: bool) -> dict[str, Any]:
@@ -181,7 +178,7 @@ def _perceptron(tower: Fields, width: int, quick_gelu: bool) -> dict[str, Any]:
     """Return the feed-forward settings of the tower's blocks; `act_kwargs` give SigLIP's approximation of GELU."""
     ratio, eps = tower.values.get("mlp_ratio", 4.0), tower.fields("norm_kwargs").values.get("eps", 1e-5)
     if not isinstance(ratio, (int, float)) or not isinstance(eps, (int, float)) or not 0 < ratio < LIMITS.max_width:
-        raise LoadError(f"{tower.where}: mlp_ratio and norm_kwargs.eps: must be numbers", "corrupt")
+        raise tower.corrupt("mlp_ratio and norm_kwargs.eps: must be numbers")
     exact = tower.fields("act_kwargs").text("approximate", "none") == "none"
     activation = "quick_gelu" if quick_gelu else "gelu" if exact else "gelu_pytorch_tanh"
     return {"intermediate_size": int(width * ratio), "layer_norm_eps": float(eps), "hidden_act": activation}
@@ -193,19 +190,18 @@ def _side(fields: Fields, key: str) -> int:
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
         value = value[0]
     if isinstance(value, list):
-        raise LoadError(
-            f"{fields.where}: {key} {shortened(value)} cannot be served: images must be square", "unsupported"
-        )
+        raise fields.unserved(f"{key} {shortened(value)} cannot be served: images must be square")
     return Fields(fields.where, {key: value}).integer(key, least=1, most=LIMITS.max_image_side)
 
 
 def _plan(given: Fields, side: int) -> ImagePlan:
-    fields = Fields(given.where, {**OPENAI, **{key: value for key, value in given.values.items() if value}})
+    own = {key: value for key, value in given.values.items() if value}
+    fields = Fields(given.where, {"mean": CLIP_MEAN, "std": CLIP_STD, **own})
     way = fields.one_of("resize_mode", ("shortest", "squash"))
     fields.one_of("mode", ("RGB",))
     filters = {"bicubic": BICUBIC, "bilinear": BILINEAR}
     if fields.has("size") and _side(fields, "size") != side:
-        raise LoadError(f"{fields.where}: size: must be {side}, like image_size in vision_cfg", "unsupported")
+        raise fields.unserved(f"size: must be {side}, like image_size in vision_cfg")
     return ImagePlan(
         resizing=Resizing(EXACT, (side, side)) if way == "squash" else Resizing(SHORTEST, (side,)),
         resample=filters[fields.one_of("interpolation", tuple(filters))],

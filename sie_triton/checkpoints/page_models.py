@@ -44,8 +44,7 @@ class PageFiles:
         vlm = config.fields("vlm_config") if config.has("vlm_config") else config
         if vlm.text("model_type", kinds[0]) not in kinds:
             known = ", ".join(kinds)
-            message = f"{vlm.where}: model_type {vlm.text('model_type')!r} cannot be served; supported are {known}"
-            raise LoadError(message, "unsupported")
+            raise vlm.unserved(f"model_type {vlm.text('model_type')!r} cannot be served; supported are {known}")
         # Before transformers 4.52, some had the fields of the language model at the top level, beside vision_config.
         text, vision = vlm.fields("text_config") if vlm.has("text_config") else vlm, vlm.fields("vision_config")
         for part in (text, vision):

@@ -4,7 +4,6 @@ Standard library only: render and preprocess read this without torch. A test com
 """
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.errors import LoadError
 
 UNLIMITED = 10**6
 
@@ -57,7 +56,7 @@ def num_positions(config: Fields) -> int:
         given = config.integer(names[0], least=1)
     unused = config.integer("pad_token_id", 1) + 1 if kind in COUNT_FROM_PADDING else 0
     if given <= unused:
-        raise LoadError(f"{config.where}: {POSITIONS}: leaves no position past pad_token_id", "corrupt")
+        raise config.corrupt(f"{POSITIONS}: leaves no position past pad_token_id")
     return min(given - unused, UNLIMITED)
 
 

@@ -186,10 +186,7 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
     modes = pooling.texts("pooling_mode")
     for mode in modes:
         if mode not in POOLING_MODES:
-            message = f"{pooling.where}: pooling_mode {mode!r} is unknown; supported are {', '.join(POOLING_MODES)}"
-            raise LoadError(message, "unsupported")
+            raise pooling.unserved(f"pooling_mode {mode!r} is unknown; supported are {', '.join(POOLING_MODES)}")
     if not modes:
-        raise LoadError(
-            f"{pooling.where}: pooling_mode: must name at least one of {', '.join(POOLING_MODES)}", "corrupt"
-        )
+        raise pooling.corrupt(f"pooling_mode: must name at least one of {', '.join(POOLING_MODES)}")
     return modes

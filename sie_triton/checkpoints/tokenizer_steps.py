@@ -11,7 +11,6 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, shortened
 from sie_triton.checkpoints.limits import LIMITS, FileLimits
-from sie_triton.errors import LoadError
 
 # The longest that each makes of a character, as İ, 중 or ﷺ.
 FACTORS = {"Strip": 1, "StripAccents": 1, "Nmt": 1, "Lowercase": 2, "NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}
@@ -30,8 +29,7 @@ def check_tokenizer(tokenizer: Fields, limits: FileLimits = LIMITS) -> None:
         steps = _steps(tokenizer, key)
         grown = growth(steps) if key == "normalizer" else _product(steps)
         if grown > most:
-            message = f"{tokenizer.where}: {key}: may make {grown:.0f} characters of one; at most {most} are allowed"
-            raise LoadError(message, "unsupported")
+            raise tokenizer.unserved(f"{key}: may make {grown:.0f} characters of one; at most {most} are allowed")
     for step in _steps(tokenizer, "post_processor"):
         _check_around(step)
     _check_size(tokenizer, "added_tokens", _contents(tokenizer), limits.max_added_tokens, limits.max_added_characters)
@@ -70,7 +68,7 @@ def growth(steps: Sequence[Fields]) -> float:
             if FACTORS[kind] > 1:
                 of, other = {}, FACTORS[kind] * max(other, *of.values(), 0)
         else:
-            raise LoadError(f"{step.where}: type {shortened(kind)} is unknown", "unsupported")
+            raise step.unserved(f"type {shortened(kind)} is unknown")
     return max(other, *of.values(), 0)
 
 
@@ -78,7 +76,7 @@ def steps_of(step: Fields) -> list[Fields]:
     """Return the steps of a step, which may be a sequence of others. Raise LoadError if they are too many."""
     found = list(islice(_steps_in(step, LIMITS.max_step_depth), LIMITS.max_steps + 1))
     if len(found) > LIMITS.max_steps:
-        raise LoadError(f"{step.where}: may have at most {LIMITS.max_steps} steps", "unsupported")
+        raise step.unserved(f"may have at most {LIMITS.max_steps} steps")
     return found
 
 
@@ -89,7 +87,7 @@ def _steps_in(step: Fields, depth: int) -> Iterator[Fields]:
         return
     values = step.values[nested]
     if not isinstance(values, list) or not depth:
-        raise LoadError(f"{step.where}: {nested}: must be a list, at most {LIMITS.max_step_depth} deep", "unsupported")
+        raise step.unserved(f"{nested}: must be a list, at most {LIMITS.max_step_depth} deep")
     for i, each in enumerate(values):
         yield from _steps_in(Fields.of(f"{step.where}: {i}", each), depth - 1)
 
@@ -100,8 +98,7 @@ def _steps(tokenizer: Fields, key: str) -> list[Fields]:
         pattern = step.values.get("pattern")
         written = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(written, str) and len(written) > LIMITS.max_pattern_characters:
-            message = f"{step.where}: pattern: may have at most {LIMITS.max_pattern_characters} characters"
-            raise LoadError(message, "unsupported")
+            raise step.unserved(f"pattern: may have at most {LIMITS.max_pattern_characters} characters")
     return found
 
 
@@ -121,7 +118,7 @@ def _longest(step: Fields) -> int:
     try:
         data = b64decode(step.text("precompiled_charsmap"))
     except ValueError as exc:
-        raise LoadError(f"{step.where}: precompiled_charsmap: must be base64", "corrupt") from exc
+        raise step.corrupt("precompiled_charsmap: must be base64") from exc
     texts = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
     return max(1, *(len(text.decode(errors="replace")) for text in texts))
 
@@ -134,17 +131,14 @@ def _check_around(step: Fields) -> None:
     for key in ("single", "pair"):
         pieces = step.values.get(key)
         if not isinstance(pieces, list) or len(pieces) > LIMITS.max_around_tokens:
-            raise LoadError(
-                f"{step.where}: {key}: must be a list of at most {LIMITS.max_around_tokens} pieces", "unsupported"
-            )
+            raise step.unserved(f"{key}: must be a list of at most {LIMITS.max_around_tokens} pieces")
         read = [Fields.of(f"{step.where}: {key}", piece) for piece in pieces]
         texts = [piece.fields("Sequence").text("id") for piece in read if piece.has("Sequence")]
         around = [piece.fields("SpecialToken").text("id") for piece in read if piece.has("SpecialToken")]
         num_tokens = sum(len(tokens.fields(each).values.get("ids") or ()) for each in around)
         if len(set(texts)) < len(texts) or num_tokens > LIMITS.max_around_tokens:
             most = LIMITS.max_around_tokens
-            message = f"{step.where}: {key}: must have each text once, and at most {most} tokens around them"
-            raise LoadError(message, "unsupported")
+            raise step.unserved(f"{key}: must have each text once, and at most {most} tokens around them")
 
 
 def _contents(tokenizer: Fields) -> Sequence[Any]:
@@ -162,5 +156,4 @@ def _vocabulary(model: Fields) -> Sequence[Any]:
 
 def _check_size(tokenizer: Fields, key: str, texts: Sequence[Any], most: int, characters: int) -> None:
     if len(texts) > most or sum(len(text) for text in texts if isinstance(text, str)) > characters:
-        message = f"{tokenizer.where}: {key}: may have at most {most} tokens of {characters} characters together"
-        raise LoadError(message, "unsupported")
+        raise tokenizer.unserved(f"{key}: may have at most {most} tokens of {characters} characters together")

@@ -68,8 +68,7 @@ def checked(settings: Fields) -> Fields:
     way = settings.fields("modality_config").fields("text")
     method, output = way.text("method", "forward"), way.text("method_output_name", ITS_STATES[0])
     if method != "forward" or output not in ITS_STATES:
-        message = f"{way.where}: {method} → {output} cannot be served; supported is forward → {ITS_STATES[0]}"
-        raise LoadError(message, "unsupported")
+        raise way.unserved(f"{method} → {output} cannot be served; supported is forward → {ITS_STATES[0]}")
     calls = check_keys(settings.fields("processing_kwargs"), CALLS, is_lenient=True)
     for kind in ("text", "common"):
         check_keys(calls.fields(kind), OF_CALLS)
@@ -89,8 +88,8 @@ def tokenizer_arguments(settings: Fields) -> dict[str, Any]:
     kwargs = {key: value for key, value in given.values.items() if OF_TOKENIZERS.get(key) == OBEYED}
     for key, value in kwargs.items():
         if not _is_plain(value):
-            message = f"{given.where}: {key}: must be a string, a whole number, true, false, or a list of strings"
-            raise LoadError(f"{message} (given {shortened(value)})", "unsupported")
+            message = f"{key}: must be a string, a whole number, true, false, or a list of strings"
+            raise given.unserved(f"{message} (given {shortened(value)})")
     return kwargs
 
 

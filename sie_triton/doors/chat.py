@@ -17,7 +17,15 @@ from starlette.types import Receive, Scope, Send
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors import openai
 from sie_triton.doors.body_codec import JSON, write_json, written
-from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Door, DoorEndpoint, DoorRequest, while_connected
+from sie_triton.doors.endpoint import (
+    MAX_TIMEOUT_S,
+    TIMEOUT_HEADER,
+    Door,
+    DoorEndpoint,
+    DoorRequest,
+    post,
+    while_connected,
+)
 from sie_triton.doors.failures import Failure, failure_of
 from sie_triton.doors.fields import LONGEST_MODEL, checked_model, shown_json
 from sie_triton.doors.memory import hold
@@ -45,15 +53,10 @@ NOT_THE_CLIENTS = (401, 403, *range(300, 400))
 
 
 def routes(door: Door) -> list[Route]:
-    return [
-        Route(
-            path,
-            DoorEndpoint(door, forward, dialect=openai.OPENAI, types=[JSON], document=partial(document, summary)),
-            methods=["POST"],
-            name=path[1:],
-        )
-        for path, summary in PATHS.items()
-    ]
+    def forwarding(summary: str) -> DoorEndpoint:
+        return DoorEndpoint(door, forward, dialect=openai.OPENAI, types=[JSON], document=partial(document, summary))
+
+    return [post(path, forwarding(summary)) for path, summary in PATHS.items()]
 
 
 def document(summary: str, specs: Sequence[ModelSpec]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
@@ -27,7 +27,7 @@ from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import Held, MemoryBudget
-from sie_triton.doors.request_log import MAX_URL, DoorLog
+from sie_triton.doors.request_log import MAX_URL, log_request
 from sie_triton.doors.served import ServedModels
 from sie_triton.errors import SIEError
 from sie_triton.http.connection import CONNECTION, Connection
@@ -50,14 +50,8 @@ Result = TypeVar("Result")
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
 
-# Headers that SIE's clients read: the code of an error, the id of a request.
-ERROR_CODE, SIE_REQUEST_ID = "X-SIE-Error-Code", "X-SIE-Request-ID"
-
 # Headers with which a request asks for a part of a cluster. One server ignores them.
 WISHES = ("x-sie-pool", "x-sie-machine-profile")
-
-# Responses from this status on are the server's fault.
-SERVER_ERROR = 500
 
 # Upper bound for the copies of a body in memory at a time: as received, decoded, as tensors, and as sent to Triton.
 COPIES = 4
@@ -79,7 +73,7 @@ class Door:
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
         self.when_draining: Callable[[], Awaitable[None]] | None = None
-        self.request_log = DoorLog(settings.telemetry)
+        self.telemetry = settings.telemetry
         self.routes: Sequence[BaseRoute] = ()
         self._forwarder: Forwarder | None = None
 
@@ -257,11 +251,11 @@ class DoorEndpoint:
                 response = failure_response(failure, request.dialect or self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
-                response.headers[SIE_REQUEST_ID] = request.request_id or request.trace_id
+                response.headers["X-SIE-Request-ID"] = request.request_id or request.trace_id
                 is_small = len(response.body) <= self._door.limits.small_body_bytes
                 await response(scope, receive, send if is_small else send_all(send))
                 if not self._is_open:
-                    self._door.request_log.add(request, response.status_code)
+                    log_request(request, response.status_code, self._door.telemetry)
                     self._record(request, response.status_code)
                     count(self.route, response.status_code, monotonic() - request.arrived_at)
 
@@ -271,7 +265,7 @@ class DoorEndpoint:
             method, path = request.method, request.url[:MAX_URL]
             attributes: dict[str, Any] = {"http.request.method": method, "url.path": path}
             attributes |= {"http.response.status_code": status, "sie.request_id": request.identity()[REQUEST_ID]}
-            error = f"status {status}" if status >= SERVER_ERROR else ""
+            error = f"status {status}" if status >= 500 else ""
             tracing.end(request.trace, f"{method} {path}", request.arrived_ns, attributes, error)
 
     async def _answered(self, request: DoorRequest, receive: Receive, held: Held) -> Response | None:
@@ -309,6 +303,16 @@ class DoorEndpoint:
         return await while_connected(request.connection, handled)
 
 
+def get(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
+    """Return the route of a GET; /openapi.json names its operation `name`, by default the path."""
+    return Route(path, endpoint, methods=["GET"], name=name or path.strip("/"))
+
+
+def post(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
+    """Return the route of a POST, as `get` does."""
+    return Route(path, endpoint, methods=["POST"], name=name or path.strip("/"))
+
+
 async def while_connected(connection: Connection | None, act: Callable[[], Awaitable[Result]]) -> Result | None:
     """Return the result of `act`; None if the client disconnects, which cancels it. Failure if the server ends."""
     task = asyncio.current_task()
@@ -330,7 +334,7 @@ async def while_connected(connection: Connection | None, act: Callable[[], Await
 
 
 def failure_response(failure: Failure, dialect: Dialect = SIE) -> Response:
-    status, headers = dialect.status(failure.row), {ERROR_CODE: failure.row.code, **failure.headers}
+    status, headers = dialect.status(failure.row), {"X-SIE-Error-Code": failure.row.code, **failure.headers}
     if failure.retry_after_s is not None:
         headers["Retry-After"] = str(failure.retry_after_s)
     elif status >= 500:

@@ -7,13 +7,13 @@ from importlib.metadata import version
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from sie_triton.doors.body_codec import JSON, write_json
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, get
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.openapi import Document, operation, probe
+from sie_triton.doors.openapi import operation, probe
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, NUMBER, STRING, fields, several
 from sie_triton.doors.served import state_of
 
@@ -42,24 +42,16 @@ STATUS = fields(
 
 def routes(door: Door) -> list[BaseRoute]:
     latest = LatestStatus(door, status)
-    probes = {"/healthz": (healthz, "Liveness of the door."), "/readyz": (readyz, "Readiness of the server.")}
-    told: dict[str, tuple[Handler, Document]] = {
-        "/health": (health, operation("Health of the server.", answer={"type": "object"})),
-        "/status": (latest.answer, operation("Status of the server and its models.", answer=STATUS)),
-    }
+    of_health = operation("Health of the server.", answer={"type": "object"})
+    of_status = operation("Status of the server and its models.", answer=STATUS)
     return [
-        *(
-            _get(path, DoorEndpoint(door, handler, is_open=True, document=probe(summary)))
-            for path, (handler, summary) in probes.items()
-        ),
-        *(_get(path, DoorEndpoint(door, handler, document=document)) for path, (handler, document) in told.items()),
+        get("/healthz", DoorEndpoint(door, healthz, is_open=True, document=probe("Liveness of the door."))),
+        get("/readyz", DoorEndpoint(door, readyz, is_open=True, document=probe("Readiness of the server."))),
+        get("/health", DoorEndpoint(door, health, document=of_health)),
+        get("/status", DoorEndpoint(door, latest.answer, document=of_status)),
         WebSocketRoute("/ws/status", Watching(door, latest), name="watch"),
         WebSocketRoute("/ws/cluster-status", Watching(door, LatestStatus(door, cluster_status)), name="watch_cluster"),
     ]
-
-
-def _get(path: str, endpoint: DoorEndpoint) -> Route:
-    return Route(path, endpoint, methods=["GET"], name=path.strip("/"))
 
 
 async def healthz(request: DoorRequest) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.doors.counts import exposition
-from sie_triton.doors.endpoint import Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Door, DoorEndpoint, DoorRequest, get
 from sie_triton.doors.openapi import TEXT, operation
 from sie_triton.doors.schemas import STRING
 from sie_triton.doors.server_metrics import EXPOSITION, read_parts
@@ -17,7 +17,7 @@ from sie_triton.doors.server_metrics import EXPOSITION, read_parts
 
 def routes(door: Door) -> list[Route]:
     document = operation("Metrics of the whole server, in Prometheus' text format.", answer=STRING, types=[TEXT])
-    return [Route("/metrics", DoorEndpoint(door, metrics, document=document), methods=["GET"], name="metrics")]
+    return [get("/metrics", DoorEndpoint(door, metrics, document=document))]
 
 
 async def metrics(request: DoorRequest) -> Response:

@@ -7,30 +7,18 @@ from starlette.routing import Route
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors import openai
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, detail
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, detail, get
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import checked_model
 from sie_triton.doors.openapi import model_parameter, operation
 
 
 def routes(door: Door) -> list[Route]:
+    listed = operation("Served models and their states.", answer={"type": "object"})
     return [
-        Route(
-            "/v1/models",
-            DoorEndpoint(door, models, dialect=BOTH, document=list_operation),
-            methods=["GET"],
-            name="models",
-        ),
-        Route(
-            "/v1/models/{model:path}",
-            DoorEndpoint(door, model, dialect=BOTH, document=model_operation),
-            methods=["GET"],
-            name="model",
-        ),
+        get("/v1/models", DoorEndpoint(door, models, dialect=BOTH, document=listed), "models"),
+        get("/v1/models/{model:path}", DoorEndpoint(door, model, dialect=BOTH, document=model_operation), "model"),
     ]
-
-
-list_operation = operation("Served models and their states.", answer={"type": "object"})
 
 
 def model_operation(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.body_codec import JSON, MSGPACK
-from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest, get
 from sie_triton.doors.schemas import STRING, record
 
 # Makes a route's operation from the specifications of the served models.
@@ -40,7 +40,6 @@ STATUSES = {
     "503": "the model is being loaded, or the server or its remote endpoint is busy; retry after Retry-After seconds",
     "504": "the timeout of the request passed; retry after Retry-After seconds",
 }
-OF_GET = ("401", "403", "404", "500", "503")
 
 TEXT = "text/plain"
 
@@ -54,8 +53,8 @@ TIMEOUT = {
 
 def routes(door: Door) -> list[Route]:
     return [
-        Route("/openapi.json", DoorEndpoint(door, openapi), methods=["GET"], name="openapi"),
-        Route("/docs", DoorEndpoint(door, docs), methods=["GET"], name="docs"),
+        get("/openapi.json", DoorEndpoint(door, openapi), "openapi"),
+        get("/docs", DoorEndpoint(door, docs)),
     ]
 
 
@@ -104,7 +103,8 @@ def operation(
 ) -> Document:
     """Return the document of a route without a body; `answer` and `error` are JSON schemas, `types` the answer's."""
     made = {"summary": summary, "parameters": list(parameters)}
-    return lambda specs: made | {"responses": responses(answer, types) | failures(*OF_GET, schema=error)}
+    failed = failures("401", "403", "404", "500", "503", schema=error)
+    return lambda specs: made | {"responses": responses(answer, types) | failed}
 
 
 def probe(summary: str) -> Document:

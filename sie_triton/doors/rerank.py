@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import (
     INTEGRAL,
@@ -32,9 +32,6 @@ from sie_triton.doors.openapi_dialects import QUERY, TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import sie_timing
 from sie_triton.doors.schemas import INTEGER, NUMBER, STRING, fields, record, several
 from sie_triton.errors import InputError
-
-# Maximum number of documents in one of Cohere's search units.
-DOCUMENTS_PER_UNIT = 100
 
 # Maximum number of rank_fields, and of characters in each: every document is searched once for each of them.
 MAX_RANK_FIELDS = 16
@@ -101,15 +98,11 @@ def cohere_routes(
 ) -> list[Route]:
     """Return the routes of both versions of Cohere's API; `handler` takes the version."""
     document = partial(operation.document, door.settings.door_max_items)
-    return [
-        Route(
-            f"/v{version}/{name}",
-            DoorEndpoint(door, partial(handler, version), dialect=COHERE, types=[JSON], document=document),
-            methods=["POST"],
-            name=f"{name}_v{version}",
-        )
-        for version in ("1", "2")
-    ]
+
+    def answering(version: str) -> DoorEndpoint:
+        return DoorEndpoint(door, partial(handler, version), dialect=COHERE, types=[JSON], document=document)
+
+    return [post(f"/v{version}/{name}", answering(version), f"{name}_v{version}") for version in ("1", "2")]
 
 
 async def rerank(version: str, request: DoorRequest) -> Answer:
@@ -145,7 +138,7 @@ def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: in
     results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.return_documents:
         results = [each | {"document": _returned(wanted.documents[int(each["index"])])} for each in results]
-    units = -(-len(scores) // DOCUMENTS_PER_UNIT)
+    units = -(-len(scores) // 100)  # of up to 100 documents
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}
     return {
         "id": str(uuid4()),

@@ -13,7 +13,7 @@ from sie_triton.contract.parameters import shown
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
 from sie_triton.doors import openapi_sie
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_lengths, check_query, checked_model, checked_options, whole
 from sie_triton.doors.item_errors import extracted_apart
@@ -27,15 +27,15 @@ SHORTEN = f"shorten it, or send {OVERFLOW} truncate_text"
 
 
 def routes(door: Door) -> list[Route]:
-    handlers = {encode: openapi_sie.encode, score: openapi_sie.score, extract: openapi_sie.extract}
+    handlers = {
+        "encode": (encode, openapi_sie.encode),
+        "score": (score, openapi_sie.score),
+        "extract": (extract, openapi_sie.extract),
+    }
+    most = door.settings.door_max_items
     return [
-        Route(
-            f"/v1/{handler.__name__}/{{model:path}}",
-            DoorEndpoint(door, handler, document=partial(document, door.settings.door_max_items)),
-            methods=["POST"],
-            name=handler.__name__,
-        )
-        for handler, document in handlers.items()
+        post(f"/v1/{name}/{{model:path}}", DoorEndpoint(door, handler, document=partial(document, most)), name)
+        for name, (handler, document) in handlers.items()
     ]
 
 

@@ -1,27 +1,24 @@
 """The status page at `/`: static files without data, whose scripts ask routes that need the token."""
 
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, get
 
 FOLDER = Path(__file__).parent / "page"
 
-INDEX = "index.html"
-
 HTML = "text/html"
-MEDIA_TYPES = {".html": HTML, ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 # The page loads and asks this server alone, stands in no frame of another page, and never turns text into markup.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -30,42 +27,21 @@ BY_ACCEPT = {"Vary": "Accept"}
 
 
 def routes(door: Door) -> list[Route]:
-    page = PageFile(FOLDER / INDEX)
-    files = [PageFile(path) for path in sorted(FOLDER.iterdir()) if path.name != INDEX]
-    return [
-        _open(door, "/", Root(page)),
-        *(_open(door, f"/page/{file.name}", file) for file in files),
-    ]
+    files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir())}
+    root = DoorEndpoint(door, partial(answer_root, files.pop("index.html")), is_open=True)
+    pages = {name: DoorEndpoint(door, partial(answer_file, name, files[name]), is_open=True) for name in files}
+    return [get("/", root, "root"), *(get(f"/page/{name}", endpoint) for name, endpoint in pages.items())]
 
 
-def _open(door: Door, path: str, handler: "PageFile | Root") -> Route:
-    return Route(path, DoorEndpoint(door, handler, is_open=True), methods=["GET"], name=path.strip("/") or "root")
+async def answer_file(name: str, content: bytes, request: DoorRequest) -> Response:
+    return Response(content, media_type=MEDIA_TYPES[Path(name).suffix], headers=HEADERS)
 
 
-class PageFile:
-    """Handler that answers with one file of the page."""
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._content = path.read_bytes()
-        self._media_type = MEDIA_TYPES[path.suffix]
-
-    async def __call__(self, request: DoorRequest) -> Response:
-        return Response(self._content, media_type=self._media_type, headers=HEADERS)
-
-
-class Root:
-    """Handler of `/`: the page for browsers, else JSON."""
-
-    def __init__(self, page: PageFile) -> None:
-        self._page = page
-
-    async def __call__(self, request: DoorRequest) -> Response | Answer:
-        if not prefers_html(request.header("accept") or ""):
-            return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"}, BY_ACCEPT)
-        response = await self._page(request)
-        response.headers.update(BY_ACCEPT)
-        return response
+async def answer_root(page: bytes, request: DoorRequest) -> Response | Answer:
+    """Answer browsers with the page, and others with JSON."""
+    if prefers_html(request.header("accept") or ""):
+        return Response(page, media_type=HTML, headers=HEADERS | BY_ACCEPT)
+    return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"}, BY_ACCEPT)
 
 
 def prefers_html(accept: str) -> bool:

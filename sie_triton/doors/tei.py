@@ -14,7 +14,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import rerank
 from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler, get, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Body, check_query
 from sie_triton.doors.json_dialects import answered, cut_by, entries_of, in_order, items_of
@@ -56,52 +56,43 @@ VALIDATION = "Validation"
 STATUSES = {"400": "422", "404": "424", "502": "424"}
 
 FAILURE = record(error=STRING, error_type=STRING)
-OF_MODEL = "of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
-WEIGHTS = several(several(record(index=INTEGER, value=NUMBER)))
-RANKS = several(fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score"))
-EMBED = Operation(Embed, f"Dense vectors {OF_MODEL}", {"inputs": TEXTS}, several(NUMBERS), FAILURE)
-EMBED_ALL = Operation(
-    Embed, f"A vector for each token {OF_MODEL}", {"inputs": TEXTS}, several(several(NUMBERS)), FAILURE, MULTIVECTOR
-)
-COMPARED = {"inputs": {"source_sentence": QUERY, "sentences": TEXTS}}
-SIMILARITY = Operation(Similarity, f"Cosine similarities {OF_MODEL}", COMPARED, NUMBERS, FAILURE)
-EMBED_SPARSE = Operation(Embed, f"Sparse vectors {OF_MODEL}", {"inputs": TEXTS}, WEIGHTS, FAILURE, SPARSE)
-RERANK = Operation(Rerank, f"Scores {OF_MODEL}", {"query": QUERY, "texts": TEXTS}, RANKS, FAILURE, SCORES)
-CLASSIFIED = several(record(score=NUMBER, label=STRING))
-PREDICT = Operation(
-    Predict, f"Classes {OF_MODEL}", {"inputs": TEXTS[0]}, {"anyOf": [CLASSIFIED, several(CLASSIFIED)]}, FAILURE, CLASSES
-)
 ID = INTEGER | {"minimum": 0}
-TOKENS = several(several(record(id=ID, text=STRING, special=BOOLEAN, start=optional(ID), stop=optional(ID))))
-TOKENIZE = Operation(Tokenize, f"Tokens of texts {OF_MODEL}", {"inputs": TEXTS}, TOKENS, FAILURE)
-DECODE = Operation(Decode, f"Texts of token ids {OF_MODEL}", {"ids": [[0]]}, several(STRING), FAILURE)
-INFO = operation("The model, in text-embeddings-inference's format.", answer={"type": "object"}, error=FAILURE)
+TOKEN = record(id=ID, text=STRING, special=BOOLEAN, start=optional(ID), stop=optional(ID))
+CLASSIFIED = several(record(score=NUMBER, label=STRING))
+WEIGHT = record(index=INTEGER, value=NUMBER)
+RANK = fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score")
 
 
 def routes(door: Door) -> list[Route]:
-    tei, given = (
-        Tei(Capable(door), Tokenizers(door.settings.status_dir)),
-        (door.settings.door_max_items, words(door.settings.door_tei_model)),
-    )
+    tei, given = Tei(Capable(door), Tokenizers(door.settings.status_dir)), {"inputs": TEXTS}
+    compared = {"inputs": {"source_sentence": QUERY, "sentences": TEXTS}}
+    classes = {"anyOf": [CLASSIFIED, several(CLASSIFIED)]}
+    info = operation("The model, in text-embeddings-inference's format.", answer={"type": "object"}, error=FAILURE)
+
+    def answering(handler: Handler, document: Document | None = None) -> DoorEndpoint:
+        told = document and partial(_document, document)
+        return DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=told)
+
+    def posted(
+        handler: Handler, body: type[Body], what: str, example: Schema, answer: Schema, by: str = DENSE
+    ) -> Route:
+        summary = f"{what} of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
+        document = Operation(body, summary, example, answer, FAILURE, by).document_of_one
+        limits = door.settings.door_max_items, words(door.settings.door_tei_model)
+        name = handler.__name__
+        return post(f"/{name}", answering(handler, partial(document, *limits)), f"tei_{name}")
+
     return [
-        Route(
-            path,
-            DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=document and partial(_document, document)),
-            methods=[method],
-            name=f"tei_{path[1:]}",
-        )
-        for method, path, handler, document in (
-            ("POST", "/", tei.embed, None),
-            ("POST", "/embed", tei.embed, partial(EMBED.document_of_one, *given)),
-            ("POST", "/embed_all", tei.embed_all, partial(EMBED_ALL.document_of_one, *given)),
-            ("POST", "/embed_sparse", tei.embed_sparse, partial(EMBED_SPARSE.document_of_one, *given)),
-            ("POST", "/similarity", tei.similarity, partial(SIMILARITY.document_of_one, *given)),
-            ("POST", "/rerank", tei.rerank, partial(RERANK.document_of_one, *given)),
-            ("POST", "/predict", tei.predict, partial(PREDICT.document_of_one, *given)),
-            ("POST", "/tokenize", tei.tokenize, partial(TOKENIZE.document_of_one, *given)),
-            ("POST", "/decode", tei.decode, partial(DECODE.document_of_one, *given)),
-            ("GET", "/info", tei.info, INFO),
-        )
+        post("/", answering(tei.embed), "tei_"),
+        posted(tei.embed, Embed, "Dense vectors", given, several(NUMBERS)),
+        posted(tei.embed_all, Embed, "A vector for each token", given, several(several(NUMBERS)), MULTIVECTOR),
+        posted(tei.embed_sparse, Embed, "Sparse vectors", given, several(several(WEIGHT)), SPARSE),
+        posted(tei.similarity, Similarity, "Cosine similarities", compared, NUMBERS),
+        posted(tei.rerank, Rerank, "Scores", {"query": QUERY, "texts": TEXTS}, several(RANK), SCORES),
+        posted(tei.predict, Predict, "Classes", {"inputs": TEXTS[0]}, classes, CLASSES),
+        posted(tei.tokenize, Tokenize, "Tokens of texts", given, several(several(TOKEN))),
+        posted(tei.decode, Decode, "Texts of token ids", {"ids": [[0]]}, several(STRING)),
+        get("/info", answering(tei.info, info), "tei_info"),
     ]
 
 

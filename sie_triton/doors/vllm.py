@@ -18,7 +18,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, TEXT
 from sie_triton.doors.backend import spread
 from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import AT_MOST, Body, Ignored, ModelName, Texts, Truncation, allowing, check_query
 from sie_triton.doors.json_dialects import answered, entries_of, in_order, items_of
@@ -29,14 +29,11 @@ from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.schemas import INTEGER, NUMBER, NUMBERS, STRING, any_of, fields, optional, record, several
 from sie_triton.errors import InputError
 
-# Fields of a request to /score for its texts: all of the first, then all of the second. A request has a pair.
-FIRST, SECOND = ("text_1", "queries", "data_1"), ("text_2", "documents", "items", "data_2")
+# Fields of a request to /score for its texts: a request has a pair.
 PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 # Outputs by task of /pooling.
 OUTPUTS = {"embed": DENSE.name, "token_embed": MULTIVECTOR.name}
-
-BAD_REQUEST, NOT_FOUND, SERVER_ERROR = "BadRequestError", "NotFoundError", "InternalServerError"
 
 Activated = Annotated[bool, allowing(bool, "is not supported"), WithJsonSchema({"enum": [True]})]
 
@@ -72,7 +69,8 @@ class Score(Pooled):
 
     def lists(self) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
         """Return the names of the two fields with their texts; InputError unless they are a pair of fitting lengths."""
-        given = tuple(name for name in (*FIRST, *SECOND) if getattr(self, name) is not None)
+        firsts, seconds = (dict.fromkeys(names) for names in zip(*PAIRS, strict=True))
+        given = tuple(name for name in (*firsts, *seconds) if getattr(self, name) is not None)
         if given not in PAIRS:
             allowed = "; or ".join(" and ".join(pair) for pair in PAIRS)
             raise InputError.at("text_1", f"give {allowed}")
@@ -150,20 +148,15 @@ OPERATIONS = {
 
 
 def routes(door: Door) -> list[Route]:
+    def answering(handler: Handler, name: str) -> DoorEndpoint:
+        document = partial(OPERATIONS[name].document, door.settings.door_max_items)
+        return DoorEndpoint(door, handler, dialect=VLLM, types=[JSON], document=document)
+
     return [
-        Route(
-            path,
-            DoorEndpoint(
-                door,
-                handler,
-                dialect=VLLM,
-                types=[JSON],
-                document=partial(OPERATIONS[handler.__name__].document, door.settings.door_max_items),
-            ),
-            methods=["POST"],
-            name=f"vllm{path.replace('/', '_')}",
-        )
-        for path, handler in (("/score", score), ("/v1/score", score), ("/classify", classify), ("/pooling", pooling))
+        post("/score", answering(score, "score"), "vllm_score"),
+        post("/v1/score", answering(score, "score"), "vllm_v1_score"),
+        post("/classify", answering(classify, "classify"), "vllm_classify"),
+        post("/pooling", answering(pooling, "pooling"), "vllm_pooling"),
     ]
 
 
@@ -257,7 +250,8 @@ def _told(
 def error(failure: Failure) -> dict[str, Any]:
     """Return the body of a failure."""
     status = failure.row.openai
-    kind = {400: BAD_REQUEST, 404: NOT_FOUND}.get(status, SERVER_ERROR if status >= 500 else HTTPStatus(status).phrase)
+    usual = "InternalServerError" if status >= 500 else HTTPStatus(status).phrase
+    kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, usual)
     told = {"message": failure.message, "type": kind, "param": failure.field.partition("[")[0] or None, "code": status}
     return {"error": {**told, **failure.more}}
 

@@ -104,7 +104,7 @@ def expansion_id(tokenizer: tokenizers.Tokenizer, files: TextFiles, expansion: E
     saved = read_fields(home / "tokenizer_config.json", required=False)
     side = Fields(saved.where, {**saved.values, **files.tokenizer_kwargs}).text("padding_side", "right")
     if side != "right":
-        raise LoadError(f"{saved.where}: padding_side: queries can only be filled up on the right", "unsupported")
+        raise saved.unserved("padding_side: queries can only be filled up on the right")
     usual = [special_token(home, name, "") for name in ("mask_token", "eos_token")]
     token = expansion.token or next(filter(None, usual), "")
     number = tokenizer.token_to_id(token)

@@ -116,9 +116,8 @@ def num_windows(length: int, room: int) -> int:
 def packed(rows: Sequence[TextWindow]) -> dict[str, Ragged]:
     """Pack rows into features."""
     numbers, ids, types = zip(*rows, strict=True)
-    lengths = np.array(list(map(len, ids)), np.int32)
     return {
-        INPUT_IDS.name: Ragged(np.concatenate(ids), lengths),
-        TOKEN_TYPE_IDS.name: Ragged(np.concatenate(types), lengths),
+        INPUT_IDS.name: Ragged.of(ids),
+        TOKEN_TYPE_IDS.name: Ragged.of(types),
         PIECE.name: Ragged(np.array(numbers, np.int32)),
     }

@@ -208,17 +208,12 @@ class WordsRow(NamedTuple):
 
 def packed(rows: Sequence[WordsRow]) -> Features:
     """Pack pieces into features."""
-
-    def lengths(arrays: Sequence[npt.NDArray[Any]]) -> Ints:
-        return np.array(list(map(len, arrays)), np.int32)
-
     numbers, ids, word_tokens, word_spans, label_tokens, thresholds = zip(*rows, strict=True)
-    of_words, of_labels = lengths(word_tokens), lengths(label_tokens)
     return {
-        INPUT_IDS.name: Ragged(np.concatenate(ids), lengths(ids)),
+        INPUT_IDS.name: Ragged.of(ids),
         PIECE.name: Ragged(np.array(numbers, np.int32)),
-        WORD_TOKENS.name: Ragged(np.concatenate(word_tokens), of_words),
-        WORD_SPANS.name: Ragged(np.concatenate(word_spans), of_words),
-        LABEL_TOKENS.name: Ragged(np.concatenate(label_tokens), of_labels),
-        LABEL_THRESHOLDS.name: Ragged(np.concatenate(thresholds), of_labels),
+        WORD_TOKENS.name: Ragged.of(word_tokens),
+        WORD_SPANS.name: Ragged.of(word_spans),
+        LABEL_TOKENS.name: Ragged.of(label_tokens),
+        LABEL_THRESHOLDS.name: Ragged.of(thresholds),
     }

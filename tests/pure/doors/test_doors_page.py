@@ -9,11 +9,11 @@ import pytest
 
 from sie_triton.doors.backend import States
 from sie_triton.doors.limits import DoorLimits
-from sie_triton.doors.status_page import FOLDER, INDEX
+from sie_triton.doors.status_page import FOLDER
 from tests.support.doors import door_of, knock
 
 CHROMIUM = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
-FILES = sorted(path for path in FOLDER.iterdir() if path.name != INDEX)
+FILES = sorted(path for path in FOLDER.iterdir() if path.name != "index.html")
 TOKENS = {"auth_mode": "token", "auth_tokens": "secret"}
 
 
@@ -43,7 +43,7 @@ def test_browsers_get_the_page_and_machines_json(accept, is_page):
     assert response.headers["vary"] == "Accept"
     if is_page:
         assert response.headers["content-type"] == "text/html; charset=utf-8"
-        assert response.text == (FOLDER / INDEX).read_text()
+        assert response.text == (FOLDER / "index.html").read_text()
     else:
         assert response.json()["name"] == "sie-triton"
 
@@ -72,7 +72,7 @@ def test_the_page_may_load_nothing_else_and_stand_in_no_frame(path):
     assert headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.parametrize("name", ["", INDEX, "../status_page.py", "%2e%2e/status_page.py", "none.js"])
+@pytest.mark.parametrize("name", ["", "index.html", "../status_page.py", "%2e%2e/status_page.py", "none.js"])
 def test_no_other_file_is_served(name):
     assert get(f"/page/{name}").status_code == 404
 
@@ -80,7 +80,7 @@ def test_no_other_file_is_served(name):
 def test_every_file_is_used_and_every_address_is_this_servers():
     texts = {path.name: path.read_text() for path in FOLDER.iterdir()}
     named = {name for text in texts.values() for name in re.findall(r'(?:"\./|="page/)([\w.]+)"', text)}
-    assert named == texts.keys() - {INDEX}
+    assert named == texts.keys() - {"index.html"}
     addresses = {url for text in texts.values() for url in re.findall(r"https?://[\w./]+", text)}
     assert addresses == {"http://www.w3.org/2000/svg"}  # a name, which nothing loads
 

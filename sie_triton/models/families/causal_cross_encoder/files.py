@@ -23,7 +23,6 @@ from sie_triton.checkpoints.transformer_settings import GENERATION, settings_of
 from sie_triton.errors import LoadError
 
 LOGIT_SCORE = "LogitScore"
-FLAT, STRUCTURED = FORMATS = ("flat", "structured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +51,21 @@ class CausalFiles:
         text = TextFiles.read(directory)
         settings = settings_of(text.transformer)
         if text.task != GENERATION:
-            message = f"{settings.where}: transformer_task: {shortened(text.task)} cannot be served"
-            raise LoadError(f"{message}; this family needs {GENERATION}", "unsupported")
+            message = f"transformer_task: {shortened(text.task)} cannot be served"
+            raise settings.unserved(f"{message}; this family needs {GENERATION}")
         arguments = check_keys(settings.fields("processing_kwargs").fields("chat_template"), OF_TEMPLATES)
+        changed = [name for name in ("add_generation_prompt", "enable_thinking") if arguments.has(name)]
         size = text.config.integer("vocab_size", least=1)
         score = module_keys(LOGIT_SCORE, kinds[1][1])
         tokens = [score.integer(key, most=size - 1) for key in ("true_token_id", "false_token_id") if score.has(key)]
         if not score.has("true_token_id"):
-            raise LoadError(f"{score.where}: true_token_id is missing", "corrupt")
+            raise score.corrupt("true_token_id is missing")
         return cls(
             text=text,
             tokens=tuple(tokens),
             activation=activation_of(saved_settings(directory), text.config),
-            is_structured=_message_format(settings) == STRUCTURED,
-            arguments={"add_generation_prompt": False}
-            | {name: arguments.flag(name, False) for name in ARGUMENTS if arguments.has(name)},
+            is_structured=_message_format(settings) == "structured",
+            arguments={"add_generation_prompt": False} | {name: arguments.flag(name, False) for name in changed},
         )
 
     @property
@@ -77,10 +76,6 @@ class CausalFiles:
         return f"modules.json: {name}, {LOGIT_SCORE} of {tokens}, {self.activation.rpartition('.')[2]}"
 
 
-# Arguments of chat templates that change what is written.
-ARGUMENTS = ("add_generation_prompt", "enable_thinking")
-
-
 def is_causal_cross_encoder(directory: Path) -> bool:
     return LOGIT_SCORE in [kind for kind, _ in modules_of(directory)]
 
@@ -89,11 +84,10 @@ def _message_format(settings: Fields) -> str:
     """Return how messages hold their texts; raise LoadError if the library does not write pairs as messages."""
     ways = settings.fields("modality_config")
     if not ways.has("message"):
-        message = f"{ways.where}: without message, the library reads query and text without the chat template"
-        raise LoadError(f"{message}, which this family does not support", "unsupported")
+        message = "without message, the library reads query and text without the chat template"
+        raise ways.unserved(f"{message}, which this family does not support")
     way = ways.fields("message")
     method, output = way.text("method", "forward"), way.text("method_output_name", "logits")
     if (method, output) != ("forward", "logits"):
-        message = f"{way.where}: {shortened(method)} → {shortened(output)} cannot be served"
-        raise LoadError(f"{message}; supported is forward → logits", "unsupported")
-    return way.one_of("format", FORMATS)
+        raise way.unserved(f"{shortened(method)} → {shortened(output)} cannot be served; supported is forward → logits")
+    return way.one_of("format", ("flat", "structured"))

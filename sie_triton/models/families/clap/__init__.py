@@ -74,12 +74,10 @@ def _window_tokens(text: Fields, audio: Fields) -> int:
     """
     depths, stride = audio.values.get("depths", [2, 2, 6, 2]), audio.values.get("patch_stride", 4)
     if not isinstance(depths, list) or not depths or any(each not in range(1, LIMITS.max_layers) for each in depths):
-        raise LoadError(
-            f"{audio.where}: depths: must be a list of whole numbers (given {shortened(depths)})", "corrupt"
-        )
+        raise audio.corrupt(f"depths: must be a list of whole numbers (given {shortened(depths)})")
     stride = stride[0] if isinstance(stride, list) and stride else stride
     if stride not in range(1, MAX_SIDE):
-        raise LoadError(f"{audio.where}: patch_stride: must be a whole number (given {shortened(stride)})", "corrupt")
+        raise audio.corrupt(f"patch_stride: must be a whole number (given {shortened(stride)})")
     patches: int = (audio.integer("spec_size", 256) // stride) ** 2
     of_window = (
         patches * sum(depths) * audio.integer("patch_embeds_hidden_size", 96, least=1, most=LIMITS.max_width) ** 2

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.arrays import item_lengths
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines import Engine
@@ -29,7 +30,6 @@ from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.docling import (
     BYTES_A_TOKEN,
     CONTENT,
-    CONTENT_LENGTHS,
     CONVERTED,
     DOCUMENT_COST,
     ERROR,
@@ -38,9 +38,6 @@ from sie_triton.models.families.docling import (
 )
 from sie_triton.models.inputs.documents import format_of
 from sie_triton.system.processes import confined
-
-# Cost of the longest document.
-MOST_READ = DOCUMENT_COST + 2**31 // BYTES_A_TOKEN
 
 SAMPLE, HTML = b"# A heading\n\nA line of text.\n", b"<html><p>A line of text.</p></html>"
 
@@ -62,7 +59,8 @@ class DoclingAdapter(Adapter):
 
     def __init__(self, max_num_pages: int, most_s: float, limits: DocumentLimits = DocumentLimits()) -> None:
         self._document_limits = limits
-        super().__init__(Encoder(), limits={READ.name: MOST_READ, CONTENT_LENGTHS.name: 2**31 - 1})
+        longest = DOCUMENT_COST + 2**31 // BYTES_A_TOKEN
+        super().__init__(Encoder(), limits={READ.name: longest, CONTENT.lengths: 2**31 - 1})
         self._max_num_pages, self._most_s, self._starting = max_num_pages, most_s, Lock()
         self._converter = _converter()
         for sample in (SAMPLE, HTML):  # imports what each process would import again
@@ -75,7 +73,7 @@ class DoclingAdapter(Adapter):
         found = [self._converted(file.tobytes(), most_s, batch.deadline_ns) for file in files]
         return {
             CONVERTED.name: np.frombuffer(b"".join(found), np.uint8),
-            CONVERTED.lengths: np.array(list(map(len, found)), np.int32),
+            CONVERTED.lengths: item_lengths(found),
         }
 
     def _converted(self, content: bytes, most_s: float, deadline_ns: int | None) -> bytes:

@@ -39,12 +39,8 @@ class DocumentProcessor(Processor):
         return element
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        contents = [np.frombuffer(item[DOCUMENT.name].content, np.uint8) for item in framed]
-        lengths = np.array(list(map(len, contents)), np.int32)
-        return {
-            READ.name: Ragged(DOCUMENT_COST + lengths // BYTES_A_TOKEN),
-            CONTENT.name: Ragged(np.concatenate(contents), lengths),
-        }
+        contents = Ragged.of([np.frombuffer(item[DOCUMENT.name].content, np.uint8) for item in framed])
+        return {READ.name: Ragged(DOCUMENT_COST + contents.of_items // BYTES_A_TOKEN), CONTENT.name: contents}
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> DocumentProcessor:

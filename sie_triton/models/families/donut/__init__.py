@@ -18,7 +18,6 @@ from sie_triton.checkpoints.page_models import kind_of
 from sie_triton.checkpoints.resizing import EXACT, Resizing
 from sie_triton.contract import Class, Extraction, Findings, Line, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.shared.readers.processor import (
     CERTAIN,
@@ -53,7 +52,7 @@ class DonutFiles:
         decoder.integer("decoder_layers", 4, least=1, most=LIMITS.max_layers)
         depths = encoder.values.get("depths", [2, 2, 6, 2])
         if not isinstance(depths, list) or not 1 <= len(depths) <= 8:
-            raise LoadError(f"{encoder.where}: depths: must be a list of 1 to 8 numbers", "corrupt")
+            raise encoder.corrupt("depths: must be a list of 1 to 8 numbers")
         plan, is_aligned = page_plan(directory)
         stride = encoder.integer("patch_size", 4, least=1, most=LIMITS.max_image_side) * 2 ** (len(depths) - 1)
         height, width = plan.shape
@@ -90,10 +89,10 @@ def page_plan(directory: Path) -> tuple[ImagePlan, bool]:
     """Read the preprocessing, and whether pages are rotated first; raise LoadError if it cannot be served."""
     fields = image_fields(directory, "DonutImageProcessor", ("do_resize", "do_thumbnail", "do_pad"))
     if fields.flag("do_center_crop", False):
-        raise LoadError(f"{fields.where}: do_center_crop true cannot be served", "unsupported")
+        raise fields.unserved("do_center_crop true cannot be served")
     if resample(fields) == 0:
-        message = f"{fields.where}: resample 0 cannot be served: the library shrinks with another filter then"
-        raise LoadError(f"{message}; supported are 1 to 5", "unsupported")
+        message = "resample 0 cannot be served: the library shrinks with another filter then"
+        raise fields.unserved(f"{message}; supported are 1 to 5")
     size = fields.values["size"]
     # In older files, `size` is a list of width and height.
     turned = Fields(fields.where, {**fields.values, "size": size[::-1] if isinstance(size, list) else size})
@@ -101,16 +100,13 @@ def page_plan(directory: Path) -> tuple[ImagePlan, bool]:
     return plan, fields.flag("do_align_long_axis", False)
 
 
-DOCVQA, RVLCDIP = "<s_docvqa>", "<s_rvlcdip>"
-
-
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
     """Return an answer, a document's class, or each value with its path in the generated JSON."""
     (row,) = rows
     task, data = json.loads(text_of(row))
-    if task == DOCVQA:
+    if task == "<s_docvqa>":
         return Findings(data=data, lines=[_line(text, "answer") for text in _values_of(data, "answer")])
-    if task == RVLCDIP:
+    if task == "<s_rvlcdip>":
         names = list(_values_of(data, "class"))
         lines = [_line(name, "document_class") for name in names]
         return Findings(data=data, lines=lines, classifications=[Class(name, CERTAIN) for name in names])

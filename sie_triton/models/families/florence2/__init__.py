@@ -16,7 +16,6 @@ from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import kind_of
 from sie_triton.contract import Extraction, Findings, Line, Object, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, ORIGINAL_SIZES, PIXELS, READ, Tensor
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.florence2.original_files import BANNED, TOKENS, as_transformers, is_original
 from sie_triton.models.families.florence2.tasks import TASKS
@@ -77,8 +76,8 @@ def _num_patches(vision: Fields, plan: ImagePlan) -> int:
         sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
     most = vision.integer("max_position_embeddings", 50, least=1)
     if not all(1 <= side <= most for side in sides):
-        message = f"{vision.where}: images of {plan.shape[0]} × {plan.shape[1]} become {sides[0]} × {sides[1]} patches"
-        raise LoadError(f"{message}, but its max_position_embeddings is {most}", "corrupt")
+        message = f"images of {plan.shape[0]} × {plan.shape[1]} become {sides[0]} × {sides[1]} patches"
+        raise vision.corrupt(f"{message}, but its max_position_embeddings is {most}")
     return 1 + sides[0] * sides[1]
 
 
@@ -88,7 +87,7 @@ CONVOLUTIONS = {"patch_size": [7, 3, 3, 3], "patch_stride": [4, 2, 2, 2], "patch
 def _numbers(fields: Fields, name: str, usual: list[int]) -> list[int]:
     values = fields.values.get(name, usual)
     if not isinstance(values, list) or len(values) != 4:
-        raise LoadError(f"{fields.where}: {name}: must be a list of 4 numbers", "corrupt")
+        raise fields.corrupt(f"{name}: must be a list of 4 numbers")
     least = 0 if name == "patch_padding" else 1
     entries = Fields(f"{fields.where}: {name}", {str(i): value for i, value in enumerate(values)})
     return [entries.integer(str(i), least=least, most=LIMITS.max_image_side) for i in range(4)]

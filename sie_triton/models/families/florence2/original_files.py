@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.errors import LoadError
 
 POOLED = ("spatial_avg_pool", "temporal_avg_pool")
 RENAMED = {"dim_embed": "embed_dim"}
@@ -43,8 +42,7 @@ def as_transformers(config: Fields) -> Mapping[str, Any]:
     """
     vision, text = config.fields("vision_config"), config.fields("text_config")
     if vision.texts("image_feature_source", POOLED) != POOLED:
-        message = f"{vision.where}: image_feature_source: must be {' and '.join(POOLED)}"
-        raise LoadError(message, "unsupported")
+        raise vision.unserved(f"image_feature_source: must be {' and '.join(POOLED)}")
     seen = {RENAMED.get(key, key): value for key, value in vision.values.items()}
     places = vision.fields("image_pos_embed").integer("max_pos_embeddings", 50, least=1)
     times = vision.fields("visual_temporal_embedding").integer("max_temporal_embeddings", 100, least=1)

@@ -9,34 +9,27 @@ from torch import nn
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_LENGTHS, LABEL_THRESHOLDS, LABEL_TOKENS
+from sie_triton.contract.tensors import LABEL_LENGTHS, LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.errors import LoadError
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliclass import SEPARATOR
 from sie_triton.models.families.gliclass.files import GliclassFiles
 from sie_triton.models.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
-from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, SCORING, is_multi
+from sie_triton.models.families.shared.classes import CLASS_LOGITS, SCORING, is_multi
 from sie_triton.models.families.shared.labels.words import pieces_of
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
 
-ENCODER = "model.encoder_model."
-TEXT, LABELS, SCORER, SCALE = "model.text_projector.", "model.classes_projector.", "model.scorer.", "model.logit_scale"
-TINY = 1e-8
 
-
-class GliclassAdapter(Adapter):
+class GliclassAdapter(TokenAdapter):
     """GLiClass adapter. `scale` multiplies the logits of normalized features.
 
     By default several labels may apply to one text, as in gliclass.
     """
 
-    encoder: TorchEncoder
-
     def __init__(self, encoder: TorchEncoder, parts: nn.ModuleDict, files: GliclassFiles, scale: float) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder)
         self._parts, self._files, self._scale = parts, files, scale
         self.weights_bytes += num_bytes(parts)
 
@@ -54,7 +47,7 @@ class GliclassAdapter(Adapter):
         multi = [is_multi(options, True) for options in batch.options or [{}] * len(counts)]
         return {
             CLASS_LOGITS.name: logits,
-            CLASS_LENGTHS.name: counts,
+            CLASS_LOGITS.lengths: counts,
             LABEL_THRESHOLDS.name: thresholds,
             LABEL_LENGTHS.name: counts,
             SCORING.name: np.array(multi, np.int32),
@@ -63,7 +56,7 @@ class GliclassAdapter(Adapter):
     def _logits(self, texts: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         texts, labels = self._parts["text"](texts), self._parts["labels"](labels)
         if self._files.normalizes:
-            texts, labels = (each / (each.norm(dim=-1, keepdim=True) + TINY) for each in (texts, labels))
+            texts, labels = (each / (each.norm(dim=-1, keepdim=True) + 1e-8) for each in (texts, labels))
         logits: torch.Tensor = self._parts["scorer"](texts, labels, rows)
         return logits * self._scale if self._files.normalizes else logits
 
@@ -90,17 +83,17 @@ class GliclassAdapter(Adapter):
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GliclassAdapter:
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:
-        raise LoadError(f"{files.config.where}: projector_hidden_act {files.activation} is unknown", "unsupported")
+        raise files.config.unserved(f"projector_hidden_act {files.activation} is unknown")
     weights = Checkpoint(directory, engine.dtype, engine.device)
-    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
+    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, "model.encoder_model."))
     engine.settle(encoder)
     width, size = int(encoder.config.hidden_size), files.hidden_size
     parts = nn.ModuleDict(
         {
-            "text": weights.fill(Projector(width, size, files.activation), TEXT),
-            "labels": weights.fill(Projector(width, size, files.activation), LABELS),
-            "scorer": weights.fill(SCORERS[files.scorer](size), SCORER),
+            "text": weights.fill(Projector(width, size, files.activation), "model.text_projector."),
+            "labels": weights.fill(Projector(width, size, files.activation), "model.classes_projector."),
+            "scorer": weights.fill(SCORERS[files.scorer](size), "model.scorer."),
         }
     )
-    scale = weights.below(SCALE).get("")
+    scale = weights.below("model.logit_scale").get("")
     return GliclassAdapter(encoder, parts, files, 1.0 if scale is None else float(scale))

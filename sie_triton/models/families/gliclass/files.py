@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
-from sie_triton.errors import LoadError
-
-MODEL_TYPE = "GLiClass"
 
 POOLINGS = ("first", "last", "avg", "max", "sum", "rms", "abs_max", "abs_avg")
 SCORERS = ("simple", "weighted-dot", "mlp", "hopfield")
@@ -92,17 +89,16 @@ def check_supported(config: Fields) -> None:
     """Raise LoadError naming the key of a feature that cannot be served."""
     kind = config.text("architecture_type", "uni-encoder")
     if kind != "uni-encoder":
-        message = f"{config.where}: architecture_type {kind} cannot be served; supported is uni-encoder"
-        raise LoadError(message, "unsupported")
+        raise config.unserved(f"architecture_type {kind} cannot be served; supported is uni-encoder")
     for key, what in UNSUPPORTED.items():
         if config.flag(key, False):
-            raise LoadError(f"{config.where}: {key}: models with {what} cannot be served", "unsupported")
+            raise config.unserved(f"{key}: models with {what} cannot be served")
     if config.values.get("encoder_layer_id", -1) != -1:
-        raise LoadError(f"{config.where}: encoder_layer_id: only -1, the last layer, can be served", "unsupported")
+        raise config.unserved("encoder_layer_id: only -1, the last layer, can be served")
     if not config.has("encoder_config"):
-        raise LoadError(f"{config.where}: encoder_config is missing", "unsupported")
+        raise config.unserved("encoder_config is missing")
 
 
 def is_gliclass(directory: Path) -> bool:
     path = directory / "config.json"
-    return has_file(path) and read_fields(path).values.get("model_type") == MODEL_TYPE
+    return has_file(path) and read_fields(path).values.get("model_type") == "GLiClass"

@@ -15,6 +15,7 @@ from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.gliclass import SEPARATOR
 from sie_triton.models.families.gliclass.files import GliclassFiles
+from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
 from sie_triton.models.inputs.tokenizer import open_tokenizer
@@ -52,7 +53,7 @@ class GliclassTokenizer(WindowProcessor):
         self._labels_first = files.labels_first
         self._end = self._only_token(END, files)
         if self._only_token(MARKER, files) != files.marker_id:
-            raise LoadError(f"{files.config.where}: class_token_index is not the id of the token {MARKER}", "corrupt")
+            raise files.config.corrupt(f"class_token_index is not the id of the token {MARKER}")
 
     def frame(self, part: Part) -> Frame:
         labels, instruction = tuple(part.labels), part.instruction or ""
@@ -73,11 +74,10 @@ class GliclassTokenizer(WindowProcessor):
             for number, (first, end) in enumerate(windows(len(text), self._room - len(prompt.labels) - len(tail)))
         ]
         tokens, places, thresholds, separators = zip(*rows, strict=True)
-        num_labels = np.array(list(map(len, places)), np.int32)
         return {
             **packed(tokens),
-            LABEL_TOKENS.name: Ragged(np.concatenate(places), num_labels),
-            LABEL_THRESHOLDS.name: Ragged(np.concatenate(thresholds), num_labels),
+            LABEL_TOKENS.name: Ragged.of(places),
+            LABEL_THRESHOLDS.name: Ragged.of(thresholds),
             SEPARATOR.name: Ragged(np.array(separators, np.int32)),
         }
 
@@ -97,9 +97,8 @@ class GliclassTokenizer(WindowProcessor):
                 f"labels and instruction have {num_tokens} tokens; this model reads at most "
                 f"{self._room // 2} of them with each text; send fewer or shorter labels",
             )
-        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
-        places, least = starts[:-1].astype(np.int32), np.array(thresholds, np.float32)
-        return LabelPrompt(np.concatenate(parts), places, least, instruction, tail)
+        places = starts[:-1].astype(np.int32)
+        return LabelPrompt(np.concatenate(parts), places, thresholds_of(labels), instruction, tail)
 
     def _only_token(self, text: str, files: GliclassFiles) -> int:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

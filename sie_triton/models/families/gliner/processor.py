@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Label
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.gliner import MAX_PROMPT
+from sie_triton.models.families.shared.labels.words import marked
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.words import LabelledWords, Pieces, WordsPrompt, WordTokenizer
 
@@ -30,13 +29,7 @@ class GlinerTokenizer(LabelledWords):
         self._files = files
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
-        files = self._files
-        written = [word for label in labels for word in (files.marker, label.read)]
-        ((ids, kept, starts),) = words.tokens([[*written, files.separator]])
-        is_marker = (kept % 2 == 0) & (kept < len(written))
-        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
-        places = starts[:-1][is_marker] + files.label_offset
-        return WordsPrompt(ids, places.astype(np.int32), np.array(thresholds, np.float32))
+        return marked(labels, words, self._files.marker, self._files.separator, self._files.label_offset)
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> GlinerTokenizer:

@@ -11,15 +11,14 @@ import torch
 from torch import nn
 
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.arrays import Floats, Ints
+from sie_triton.contract.arrays import Floats, Ints, item_lengths
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
 from sie_triton.contract.transforms.overlap import resolved
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliner2.files import Gliner2Files
 from sie_triton.models.families.gliner2.heads import (
     INSTANCES,
@@ -36,23 +35,19 @@ from sie_triton.models.families.gliner2.tensors import (
     CHOICE,
     CHOICE_LABELS,
     CHOICE_TOKENS,
-    CLASS_LENGTHS,
     CLASS_SCORES,
     ENTITIES,
     FIELD,
     LABEL_ROLES,
     ONE_CLASS,
-    PLACE_LENGTHS,
     PLACE_SCORES,
     PLACES,
 )
+from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
-
-ENCODER = "encoder."
-MARKER = "span_rep.span_rep_layer."
-CLASSIFIER, COUNTER, FIELDS = "classifier.", "count_pred.", "count_embed."
 
 
 class Group(NamedTuple):
@@ -86,11 +81,9 @@ class Heads(nn.Module):
         self.classifier, self.counter = two_layers(size, 2 * size, 1), two_layers(size, 2 * size, MAX_COUNT)
 
 
-class Gliner2Adapter(Adapter):
-    encoder: TorchEncoder
-
+class Gliner2Adapter(TokenAdapter):
     def __init__(self, encoder: TorchEncoder, heads: Heads) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder)
         self._heads = heads
         self.weights_bytes += num_bytes(heads)
 
@@ -102,11 +95,9 @@ class Gliner2Adapter(Adapter):
         classes = [self._classes(*piece) for piece in zip(labels, groups, strict=True)]
         places = self._places(hidden, batch, self._queries(labels, groups))
         return {
-            PLACES.name: np.concatenate([found for found, _ in places]),
-            PLACE_SCORES.name: np.concatenate([scores for _, scores in places]),
-            PLACE_LENGTHS.name: np.array([len(scores) for _, scores in places], np.int32),
+            **scored(places, PLACES, PLACE_SCORES),
             CLASS_SCORES.name: np.concatenate(classes),
-            CLASS_LENGTHS.name: np.array([len(each) for each in classes], np.int32),
+            CLASS_SCORES.lengths: item_lengths(classes),
         }
 
     def _classes(self, labels: torch.Tensor, groups: Sequence[Group]) -> Floats:
@@ -231,15 +222,12 @@ def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Gliner2Adapter:
     files = Gliner2Files.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
-    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
+    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, "encoder."))
     engine.settle(encoder)
     size = int(encoder.config.hidden_size)
     heads = Heads(size, files.max_width, INSTANCES[files.counting_layer](size))
-    for part, prefix in (
-        (heads.spans.marker, MARKER),
-        (heads.classifier, CLASSIFIER),
-        (heads.counter, COUNTER),
-        (heads.instances, FIELDS),
-    ):
-        weights.fill(part, prefix)
+    weights.fill(heads.spans.marker, "span_rep.span_rep_layer.")
+    weights.fill(heads.classifier, "classifier.")
+    weights.fill(heads.counter, "count_pred.")
+    weights.fill(heads.instances, "count_embed.")
     return Gliner2Adapter(encoder, heads)

@@ -26,9 +26,6 @@ from sie_triton.models.inputs.growth import check_whole
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
 
-# Number of words that two neighbouring pieces share.
-OVERLAP = 64
-
 ENDS = (".", "!", "?")
 
 
@@ -138,23 +135,17 @@ def starts_of(num_words: int, kept: npt.NDArray[np.int64], starts: npt.NDArray[n
 def packed(rows: Sequence[SchemaRow]) -> Features:
     """Pack pieces one after another."""
     prompts = [row.prompt for row in rows]
-    words, labels = lengths(row.word_tokens for row in rows), lengths(prompt.roles for prompt in prompts)
-    choices = lengths(prompt.choice_labels for prompt in prompts)
     return {
-        INPUT_IDS.name: Ragged(np.concatenate([row.ids for row in rows]), lengths(row.ids for row in rows)),
+        INPUT_IDS.name: Ragged.of([row.ids for row in rows]),
         PIECE.name: Ragged(np.array([row.piece for row in rows], np.int32)),
-        WORD_TOKENS.name: Ragged(np.concatenate([row.word_tokens for row in rows]), words),
-        WORD_SPANS.name: Ragged(np.concatenate([row.word_spans for row in rows]), words),
-        LABEL_TOKENS.name: Ragged(np.concatenate([prompt.label_tokens for prompt in prompts]), labels),
-        LABEL_THRESHOLDS.name: Ragged(np.concatenate([prompt.thresholds for prompt in prompts]), labels),
-        LABEL_ROLES.name: Ragged(np.concatenate([prompt.roles for prompt in prompts]), labels),
-        CHOICE_TOKENS.name: Ragged(np.concatenate([prompt.choice_tokens for prompt in prompts]), choices),
-        CHOICE_LABELS.name: Ragged(np.concatenate([prompt.choice_labels for prompt in prompts]), choices),
+        WORD_TOKENS.name: Ragged.of([row.word_tokens for row in rows]),
+        WORD_SPANS.name: Ragged.of([row.word_spans for row in rows]),
+        LABEL_TOKENS.name: Ragged.of([prompt.label_tokens for prompt in prompts]),
+        LABEL_THRESHOLDS.name: Ragged.of([prompt.thresholds for prompt in prompts]),
+        LABEL_ROLES.name: Ragged.of([prompt.roles for prompt in prompts]),
+        CHOICE_TOKENS.name: Ragged.of([prompt.choice_tokens for prompt in prompts]),
+        CHOICE_LABELS.name: Ragged.of([prompt.choice_labels for prompt in prompts]),
     }
-
-
-def lengths(arrays: "Iterator[npt.NDArray[Any]]") -> Ints:
-    return np.array([len(each) for each in arrays], np.int32)
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
@@ -163,4 +154,4 @@ def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
     if missing:
         raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
     longest = min(spec.max_sequence_length, files.longest(MAX_PROMPT))
-    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, OVERLAP), min(MAX_PROMPT, longest // 2))
+    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, overlap=64), min(MAX_PROMPT, longest // 2))

@@ -3,29 +3,19 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sie_triton.checkpoints.files import read_fields
-from sie_triton.contract import Features, Label, Part, Ragged
+from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
 from sie_triton.models.families.gliner2.request import RELATION_LABELS
 from sie_triton.models.families.gliner_library import ASKED, CHARACTERS_A_TOKEN, CONFIG, relation_labels
 from sie_triton.models.inputs.base import Frame, Processor
-
-
-class LabelFrame(NamedTuple):
-    labels: tuple[Label, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(len(label.read) for label in self.labels)
-
-    def around(self, element: Any) -> tuple[tuple[Label, ...], str]:
-        return self.labels, element
+from sie_triton.models.inputs.words import PromptedTexts
 
 
 class PlainProcessor(Processor):
@@ -38,18 +28,15 @@ class PlainProcessor(Processor):
         super().frame(part)
         if relation_labels(part.options) and not self._finds_relations:
             raise InputError.at(f"parameter {RELATION_LABELS.name}", "this model finds no relations; leave it out")
-        return LabelFrame(tuple(part.labels))
+        labels = tuple(part.labels)
+        return PromptedTexts(lambda: labels, sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         asked = [
             [text, [label.read for label in labels], [each.threshold for each in labels]] for labels, text in framed
         ]
-        written = [json.dumps(each).encode() for each in asked]
-        lengths = np.array(list(map(len, written)), np.int32)
-        return {
-            READ.name: Ragged(1 + lengths // CHARACTERS_A_TOKEN),
-            ASKED.name: Ragged(np.frombuffer(b"".join(written), np.uint8), lengths),
-        }
+        written = Ragged.of([np.frombuffer(json.dumps(each).encode(), np.uint8) for each in asked])
+        return {READ.name: Ragged(1 + written.of_items // CHARACTERS_A_TOKEN), ASKED.name: written}
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PlainProcessor:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.gliner import ENCODER, encoder_of, longest_piece
-from sie_triton.errors import LoadError
 
 CONFIG = "glirel_config.json"
 
@@ -47,8 +46,7 @@ class GlirelFiles:
         config = read_fields(directory / CONFIG)
         chosen = {key: config.one_of(key, allowed) for key, allowed in SERVED.items()}
         if config.flag("add_entity_markers", False):
-            message = f"{config.where}: add_entity_markers: models that mark entities in the text cannot be served"
-            raise LoadError(message, "unsupported")
+            raise config.unserved("add_entity_markers: models that mark entities in the text cannot be served")
         return cls(
             directory=directory,
             config=config,

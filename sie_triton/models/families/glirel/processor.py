@@ -13,6 +13,7 @@ from sie_triton.errors import InputError
 from sie_triton.models.families.gliner import MAX_PROMPT
 from sie_triton.models.families.glirel import KNOWN, MAX_ENTITIES
 from sie_triton.models.families.glirel.files import ADDED, ADDED_SPECIAL, MARKER, SEPARATOR, GlirelFiles
+from sie_triton.models.families.shared.labels.words import marked
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.words import LabelledWords, Pieces, Words, WordsPrompt, WordsRow, WordTokenizer, packed
@@ -47,11 +48,7 @@ class GlirelTokenizer(LabelledWords):
         return super().frame(part)
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
-        written = [word for label in labels for word in (MARKER, label.read)]
-        ((ids, kept, starts),) = words.tokens([[*written, SEPARATOR]])
-        is_marker = (kept % 2 == 0) & (kept < len(written))
-        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
-        return WordsPrompt(ids, starts[:-1][is_marker].astype(np.int32), np.array(thresholds, np.float32))
+        return marked(labels, words, MARKER, SEPARATOR)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = self._words.words([element.text for _, element in framed])
@@ -61,8 +58,7 @@ class GlirelTokenizer(LabelledWords):
             for piece in self._read(prompt, words, _known(element.known, words))
         ]
         rows, known = zip(*read, strict=True)
-        lengths = np.array(list(map(len, known)), np.int32)
-        return {**packed(rows), KNOWN.name: Ragged(np.concatenate(known), lengths)}
+        return {**packed(rows), KNOWN.name: Ragged.of(known)}
 
     def _read(self, prompt: WordsPrompt, words: Words, known: Ints) -> Iterator[tuple[WordsRow, Ints]]:
         """Yield the pieces of a text with at least two entities, or else its first piece."""

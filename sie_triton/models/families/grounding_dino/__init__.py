@@ -23,7 +23,6 @@ from sie_triton.contract.tensors import (
     READ,
     Tensor,
 )
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.shared.objects import EXTRACTION, score
 from sie_triton.models.families.shared.thresholds import threshold
@@ -44,7 +43,7 @@ class DinoFiles:
         config = read_fields(directory / "config.json")
         config.fields("backbone_config").one_of("model_type", ("swin",))
         if config.flag("use_timm_backbone", False):
-            raise LoadError(f"{config.where}: use_timm_backbone true cannot be served", "unsupported")
+            raise config.unserved("use_timm_backbone true cannot be served")
         for name, most in (
             ("encoder_layers", LIMITS.max_layers),
             ("decoder_layers", LIMITS.max_layers),
@@ -52,7 +51,7 @@ class DinoFiles:
         ):
             config.integer(name, 6, least=1, most=most)
         if not config.flag("two_stage", True):
-            raise LoadError(f"{config.where}: two_stage false cannot be served", "unsupported")
+            raise config.unserved("two_stage false cannot be served")
         plan = image_plan(directory)
         longest_text = min(
             config.integer("max_text_len", 256, least=4),
@@ -78,7 +77,7 @@ def image_plan(directory: Path) -> ImagePlan:
     """Read the preprocessing; raise LoadError if it cannot be served."""
     fields = image_fields(directory, "GroundingDinoImageProcessor")
     if fields.has("pad_size"):
-        raise LoadError(f"{fields.where}: pad_size cannot be served", "unsupported")
+        raise fields.unserved("pad_size cannot be served")
     if isinstance(fields.values["size"], (int, float)):
         edges = {"shortest_edge": fields.values["size"], "longest_edge": fields.values.get("max_size", 1333)}
         fields = replace(fields, values={**fields.values, "size": edges})

@@ -14,8 +14,9 @@ from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, READ
 from sie_triton.errors import InputError
 from sie_triton.models.families.grounding_dino import TOKEN_LABELS, DinoFiles, num_read
+from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.labels.ids import thresholds_of
-from sie_triton.models.families.shared.labels.images import LabelledImages, original_sizes
+from sie_triton.models.families.shared.labels.images import LabelledImages
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
@@ -77,15 +78,13 @@ class DinoProcessor(LabelledImages[Text]):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts, pictures = zip(*framed, strict=True)
-        lengths: Ints = np.array([len(text.ids) for text in texts], np.int32)
-        counts: Ints = np.array([len(text.thresholds) for text in texts], np.int32)
         return {
             READ.name: Ragged(np.array([num_read(*picture.pixels.shape[:2]) for picture in pictures], np.int32)),
             **packed_pixels([picture.pixels for picture in pictures]),
             **original_sizes(pictures),
-            INPUT_IDS.name: Ragged(np.concatenate([text.ids for text in texts]), lengths),
-            TOKEN_LABELS.name: Ragged(np.concatenate([text.labels for text in texts]), lengths),
-            LABEL_THRESHOLDS.name: Ragged(np.concatenate([text.thresholds for text in texts]), counts),
+            INPUT_IDS.name: Ragged.of([text.ids for text in texts]),
+            TOKEN_LABELS.name: Ragged.of([text.labels for text in texts]),
+            LABEL_THRESHOLDS.name: Ragged.of([text.thresholds for text in texts]),
         }
 
 

@@ -8,36 +8,32 @@ from math import floor
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import NESTED, image_fields, resample, scaling
+from sie_triton.checkpoints.image_processor import NESTED, Scaling, image_fields, resample, scaling
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.resizing import EXACT, form_of, size_fields
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options
 from sie_triton.models.families.shared.ocr import OcrFamily
 
 
 @dataclass(frozen=True, slots=True)
-class LongestEdgePlan:
+class LongestEdgePlan(Scaling):
     """Preprocessing of images.
 
     An image is shrunk, with Pillow's filter number `resample`, until it is within `most`, height and width. Its sides
-    become multiples of `unit`, height and width. A pixel p becomes (p · scale - mean) / std.
+    become multiples of `unit`, height and width.
     """
 
     most: tuple[int, int]
     unit: tuple[int, int]
     resample: int
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
 
     @classmethod
     def read(cls, directory: Path) -> "LongestEdgePlan":
         """Read the settings; raise LoadError naming the file that cannot be used."""
         fields = image_fields(directory, "PixtralImageProcessor")
         if fields.flag("do_center_crop", False):
-            raise LoadError(f"{fields.where}: do_center_crop true cannot be served", "unsupported")
+            raise fields.unserved("do_center_crop true cannot be served")
         return cls(
             most=_sides(size_fields(fields, "size"), (("longest_edge",), EXACT)),
             unit=_sides(size_fields(fields, "patch_size", to_square=True), (EXACT,)),
@@ -90,14 +86,12 @@ class LightOnFiles:
         settings = read_fields(directory / NESTED, required=False)
         for name, made in (("patch_size", patch), ("spatial_merge_size", merge)):
             if settings.integer(name, made) != made:
-                message = f"{settings.where}: {name} is {settings.integer(name)}, but {files.vlm.where} reads {made}"
-                raise LoadError(message, "unsupported")
+                raise settings.unserved(f"{name} is {settings.integer(name)}, but {files.vlm.where} reads {made}")
         plan = LongestEdgePlan.read(directory)
         if any(side % patch for side in plan.unit):
-            message = (
-                f"{files.vision.where}: patch_size {patch}: must divide the sides of a page, multiples of {plan.unit}"
+            raise files.vision.unserved(
+                f"patch_size {patch}: must divide the sides of a page, multiples of {plan.unit}"
             )
-            raise LoadError(message, "unsupported")
         return cls(files, plan, patch, merge)
 
     def counts(self, height: int, width: int) -> tuple[int, int]:
@@ -125,6 +119,7 @@ class LightOnOcrOptions(Options):
 
 
 class LightOnOcr(OcrFamily):
+    model_type = MODEL_TYPE
     options = LightOnOcrOptions
     reference_adapters = ("lighton_ocr:LightOnOCRAdapter",)
 

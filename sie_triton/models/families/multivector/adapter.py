@@ -15,7 +15,6 @@ from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.multivector import MultiVectorOptions, disagreements, files_of
 from sie_triton.models.families.multivector.files import MultiVectorFiles, vocab_size
@@ -77,8 +76,8 @@ def _num_ids(encoder: TorchEncoder, files: MultiVectorFiles) -> int:
     if expansion is None or expansion.attend:
         return encoder.vocab_size
     if vocab_size(files.text) != encoder.vocab_size:
-        message = f"{files.text.config.where}: vocab_size is {vocab_size(files.text)}, but the weights have"
-        raise LoadError(f"{message} {encoder.vocab_size} tokens", "corrupt")
+        message = f"vocab_size is {vocab_size(files.text)}, but the weights have"
+        raise files.text.config.corrupt(f"{message} {encoder.vocab_size} tokens")
     return 2 * encoder.vocab_size
 
 

@@ -12,6 +12,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS
 from sie_triton.errors import InputError
 from sie_triton.models.families.nli_classification import LABEL, TEMPLATE
+from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.windows import WindowProcessor, num_windows, packed, windows
@@ -19,8 +20,6 @@ from sie_triton.models.inputs.words import PromptedTexts
 
 # Maximum pairs of a request, since all their rows are in memory at once.
 MAX_PAIRS = 100_000
-
-USUAL_TEMPLATE = "This example is {}."
 
 
 class Hypotheses(NamedTuple):
@@ -38,7 +37,7 @@ class HypothesisTokenizer(WindowProcessor):
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
+        template = str(part.options.get(TEMPLATE.name, "This example is {}."))
         if "{}" not in template:
             problem = f"must contain {{}} in place of the label (given {template[:80]!r})"
             raise InputError.at(f"parameter {TEMPLATE.name}", problem)
@@ -82,8 +81,7 @@ class HypothesisTokenizer(WindowProcessor):
                 f"the hypothesis of {label[:80]!r} has {longest} tokens; this model reads at most "
                 f"{self._room // 2} with each text; send shorter labels",
             )
-        thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
-        return Hypotheses(ids, np.array(thresholds, np.float32), longest)
+        return Hypotheses(ids, thresholds_of(labels), longest)
 
     def _check(self, text: Ints, hypotheses: Hypotheses) -> bool:
         num_rows = num_windows(len(text), self._room - hypotheses.longest) * len(hypotheses.ids)

@@ -15,7 +15,6 @@ from sie_triton.checkpoints.resizing import EXACT, Resizing
 from sie_triton.checkpoints.towers import check_shape, check_tower, model_type
 from sie_triton.contract import Parameter
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ, Tensor
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.models.families.shared.objects import EXTRACTION, score
@@ -59,7 +58,7 @@ def square_plan(directory: Path, usual: str) -> ImagePlan:
     """Read OWLv2's preprocessing, which blurs and interpolates; as a filter, 0 would leave out the blur."""
     fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_pad"))
     if resample(fields) == 0:
-        raise LoadError(f"{fields.where}: resample 0 cannot be served; supported are 1 to 5", "unsupported")
+        raise fields.unserved("resample 0 cannot be served; supported are 1 to 5")
     return ImagePlan(Resizing.read(fields, (EXACT,)), resample(fields), None, **scaling(fields))
 
 

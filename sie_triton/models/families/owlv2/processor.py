@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sie_triton.contract import Features, Label, Part, Ragged
-from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
 from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, TEMPLATE, USUAL_TEMPLATE, OwlFiles
 from sie_triton.models.families.owlv2.resizing import in_square
+from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.labels.ids import Labels, label_ids, labels_of
-from sie_triton.models.families.shared.labels.images import LabelledImages, original_sizes
+from sie_triton.models.families.shared.labels.images import LabelledImages
 from sie_triton.models.inputs.pixels import resized
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
@@ -57,11 +57,10 @@ class OwlProcessor(LabelledImages[Labels]):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         labels, pictures = zip(*framed, strict=True)
-        sizes: Ints = np.array([picture.pixels.size for picture in pictures], np.int32)
         return {
             # One more for the token of the whole image.
             READ.name: Ragged(np.full(len(framed), self._files.num_patches + 1, np.int32)),
-            FINE_PIXELS.name: Ragged(np.concatenate([picture.pixels.reshape(-1) for picture in pictures]), sizes),
+            FINE_PIXELS.name: Ragged.of([picture.pixels.reshape(-1) for picture in pictures]),
             **original_sizes(pictures),
             **label_ids(labels),
         }

@@ -1,15 +1,13 @@
 """Instruction, image and text → the conversation that the model reads, as tokens, and pixels. No torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
+from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.models.families.qwen3_vl_embedding import plan_of, read
 from sie_triton.models.families.shared.pages.chat_reader import (
     AFTER,
@@ -20,25 +18,11 @@ from sie_triton.models.families.shared.pages.chat_reader import (
     as_sentence,
     check_text,
 )
+from sie_triton.models.families.shared.text_or_image import packed
 from sie_triton.models.inputs.base import Frame
-from sie_triton.models.inputs.pixels import packed_pixels
-from sie_triton.models.inputs.tokenizer import packed_ids
+from sie_triton.models.inputs.words import PromptedTexts
 
 INSTRUCTION = "Represent the user's input."
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The instruction for an item."""
-
-    instruction: str
-
-    @property
-    def size(self) -> int:
-        return len(self.instruction)
-
-    def around(self, element: Any) -> Any:
-        return self.instruction, element
 
 
 class ChatProcessor(ConversationProcessor):
@@ -49,7 +33,8 @@ class ChatProcessor(ConversationProcessor):
         super().frame(replace(part, instruction=None))
         given = part.profile.query_instruction if part.instruction is None else part.instruction
         check_text(given, "parameter instruction")
-        return Told(as_sentence(given) or INSTRUCTION)
+        told = as_sentence(given) or INSTRUCTION
+        return PromptedTexts(lambda: told, len(told))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [item.get(IMAGE.name) for _, item in framed]
@@ -59,8 +44,7 @@ class ChatProcessor(ConversationProcessor):
             for (told, item), of in zip(framed, each, strict=True)
         ]
         ids, cut = self._reader.tokens(conversations, each)
-        read = Ragged(self._reader.read(ids, each))
-        return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
+        return packed(self._reader.read(ids, each), cut, ids, images)
 
     def page(self) -> Features:
         return self.encode([(INSTRUCTION, self.white_page)])

@@ -9,7 +9,6 @@ from pathlib import Path
 from sie_triton.checkpoints.classifier import PROBLEMS, REGRESSION, ClassifierFiles, is_classifier
 from sie_triton.contract import Extraction, ParameterValue
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
-from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.shared.classes import (
     CLASS_LOGITS,
@@ -53,5 +52,5 @@ class SequenceClassification(TextFamily):
 
 def check_problem(files: ClassifierFiles) -> None:
     if files.problem_type not in ("", *PROBLEMS):
-        message = f"{files.text.config.where}: problem_type {files.problem_type} cannot be served"
-        raise LoadError(f"{message}; supported are {', '.join(PROBLEMS)}", "unsupported")
+        message = f"problem_type {files.problem_type} cannot be served"
+        raise files.text.config.unserved(f"{message}; supported are {', '.join(PROBLEMS)}")

@@ -46,8 +46,7 @@ class PassageTokenizer(WindowProcessor):
             for row in (self._scored(query, encoding) if query.is_scored else self._judged(query, encoding))
         ]
         rows, passages = zip(*read, strict=True)
-        counts = np.array(list(map(len, passages)), np.int32)
-        return {**packed(rows), PASSAGE.name: Ragged(np.concatenate(passages), counts)}
+        return {**packed(rows), PASSAGE.name: Ragged.of(passages)}
 
     def _scored(self, query: Query, passage: tokenizers.Encoding) -> list[tuple[TextWindow, Ints]]:
         ids = np.array(passage.ids, np.int32)

@@ -27,13 +27,12 @@ from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.shared.classes import CLASS_NAMES
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import least_score, threshold
-from sie_triton.models.families.token_classification.aggregation import SIMPLE, STRATEGIES, longest
+from sie_triton.models.families.token_classification.aggregation import STRATEGIES, longest
 
 CONTINUES = Tensor(
     "continues", "INT32", (-1,), "[tokens] 1: the token continues the word of the one before", WORD_LENGTHS.name, 0, 1
 )
 
-THRESHOLD = threshold(0)
 AGGREGATION = Parameter(
     "aggregation_strategy",
     str,
@@ -44,7 +43,7 @@ AGGREGATION = Parameter(
 
 
 def aggregation(options: Mapping[str, ParameterValue]) -> str:
-    return str(options.get(AGGREGATION.name, SIMPLE))
+    return str(options.get(AGGREGATION.name, "simple"))
 
 
 def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
@@ -63,7 +62,7 @@ def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 class TokenClassification(TextFamily):
     extraction = Extraction((SPANS, SPAN_SCORES, CLASS_NAMES), entities, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, WORD_TOKENS, WORD_SPANS, CONTINUES)
-    parameters = (THRESHOLD, AGGREGATION)
+    parameters = (threshold(0), AGGREGATION)
     takes_loras = True
 
     def recognise(self, directory: Path) -> Recognised | None:

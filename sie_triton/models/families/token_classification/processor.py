@@ -46,12 +46,11 @@ class PlacedTokens(WindowProcessor):
                 tokens.append(np.arange(before, before + end - start, dtype=np.int32))
                 places.append(offsets[start:end])
                 continues.append(inside[start:end])
-        lengths = np.array(list(map(len, tokens)), np.int32)
         return {
             **packed(rows),
-            WORD_TOKENS.name: Ragged(np.concatenate(tokens), lengths),
-            WORD_SPANS.name: Ragged(np.concatenate(places), lengths),
-            CONTINUES.name: Ragged(np.concatenate(continues), lengths),
+            WORD_TOKENS.name: Ragged.of(tokens),
+            WORD_SPANS.name: Ragged.of(places),
+            CONTINUES.name: Ragged.of(continues),
         }
 
     def _inside_words(self, text: str, encoding: tokenizers.Encoding) -> Ints:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Label, Ragged
-from sie_triton.contract.arrays import Ints
+from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
 
 LABEL_IDS = Tensor("label_ids", "INT32", (-1,), "[tokens] of a piece's labels", "label_id_lengths", 0)
@@ -27,7 +27,7 @@ class Labels(NamedTuple):
 def labels_of(labels: Sequence[Label], ids: Sequence[Sequence[int]]) -> Labels:
     """Combine labels and their tokens, `ids`."""
     flat = np.concatenate([np.array(each, np.int32) for each in ids])
-    return Labels(flat, np.array(list(map(len, ids)), np.int32), thresholds_of(labels))
+    return Labels(flat, item_lengths(ids), thresholds_of(labels))
 
 
 def thresholds_of(labels: Sequence[Label]) -> npt.NDArray[np.float32]:
@@ -37,11 +37,9 @@ def thresholds_of(labels: Sequence[Label]) -> npt.NDArray[np.float32]:
 
 def label_ids(of_pieces: Sequence[Labels]) -> dict[str, Ragged]:
     """Return the features for the labels of each piece."""
-    counts = np.array([len(each.sizes) for each in of_pieces], np.int32)
+    ids, sizes, thresholds = zip(*of_pieces, strict=True)
     return {
-        LABEL_IDS.name: Ragged(
-            np.concatenate([each.ids for each in of_pieces]), np.array([len(each.ids) for each in of_pieces], np.int32)
-        ),
-        LABEL_SIZES.name: Ragged(np.concatenate([each.sizes for each in of_pieces]), counts),
-        LABEL_THRESHOLDS.name: Ragged(np.concatenate([each.thresholds for each in of_pieces]), counts),
+        LABEL_IDS.name: Ragged.of(ids),
+        LABEL_SIZES.name: Ragged.of(sizes),
+        LABEL_THRESHOLDS.name: Ragged.of(thresholds),
     }

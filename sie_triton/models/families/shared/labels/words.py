@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Batch, Features
+from sie_triton.contract import Batch, Features, Label
 from sie_triton.errors import ModelError
+from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.inputs.words import WordsRow, packed
+from sie_triton.models.inputs.words import WordsPrompt, WordsRow, WordTokenizer, packed
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,14 @@ def states_at(hidden: "torch.Tensor", batch: Batch, name: str, offset: int = 0) 
     if not states.sum(dtype=torch.float32).isfinite():
         raise ModelError(f"{name}: the model computed states that are not finite")
     return list(torch.split(states, counts.tolist()))
+
+
+def marked(labels: Sequence[Label], words: WordTokenizer, marker: str, separator: str, offset: int = 0) -> WordsPrompt:
+    """Return the prompt: marker label marker label … separator. A label's token is `offset` after its marker."""
+    written = [word for label in labels for word in (marker, label.read)]
+    ((ids, kept, starts),) = words.tokens([[*written, separator]])
+    is_marker = (kept % 2 == 0) & (kept < len(written))
+    return WordsPrompt(ids, (starts[:-1][is_marker] + offset).astype(np.int32), thresholds_of(labels))
 
 
 def sample_words(lengths: Sequence[int], behind: int = 0) -> Features:
