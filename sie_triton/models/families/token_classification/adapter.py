@@ -1,6 +1,7 @@
 """The forward pass of token classifiers: label scores of each token, and the entities of each window."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from sie_triton.checkpoints.classifier import ClassifierFiles, model_inputs
-from sie_triton.contract import Batch, Rows
+from sie_triton.contract import Batch, ParameterValue, Rows
+from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS, WORD_SPANS, WORD_TOKENS
 from sie_triton.engines.torch.encoder import TorchEncoder
@@ -19,18 +21,30 @@ from sie_triton.models.families.shared.classes import CLASS_NAMES, NAME_LENGTHS
 from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.families.token_classification import CONTINUES, aggregation
+from sie_triton.models.families.token_classification import AGGREGATION, CONTINUES, aggregation
 from sie_triton.models.families.token_classification.aggregation import TokenLabels, entities_of
+from sie_triton.models.families.token_classification.constraints import Constraints
 
 
 class TokenClassificationAdapter(Adapter):
-    """Token classification adapter. `sees_types`: the model reads token type ids."""
+    """Token classification adapter.
+
+    `sees_types`: the model reads token type ids. `constraints` decode the items of requests that name no strategy.
+    """
 
     encoder: TorchEncoder
 
-    def __init__(self, encoder: TorchEncoder, head: TokenHead, labels: TokenLabels, *, sees_types: bool) -> None:
+    def __init__(
+        self,
+        encoder: TorchEncoder,
+        head: TokenHead,
+        labels: TokenLabels,
+        constraints: Constraints | None,
+        *,
+        sees_types: bool,
+    ) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
-        self._head, self._labels, self._sees_types = head, labels, sees_types
+        self._head, self._labels, self._constraints, self._sees_types = head, labels, constraints, sees_types
         self._names = np.frombuffer(json.dumps(labels.names.tolist()).encode(), np.uint8)
 
     @torch.inference_mode()
@@ -39,9 +53,9 @@ class TokenClassificationAdapter(Adapter):
         type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
         hidden = self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
         with self.encoder.loras.over(lengths.tolist()):
-            scores = self._head(hidden).float().softmax(-1)
+            scores = self._head(hidden).float().log_softmax(-1)
         found = [
-            entities_of(of_piece.cpu().numpy(), places, continues, self._labels, aggregation(options))
+            self._entities(of_piece.cpu().numpy(), places, continues, options)
             for of_piece, places, continues, options in zip(
                 states_at(scores, batch, WORD_TOKENS.name),
                 pieces_of(batch, WORD_SPANS.name),
@@ -59,6 +73,14 @@ class TokenClassificationAdapter(Adapter):
             NAME_LENGTHS.name: (len(self._names) * is_first).astype(np.int32),
         }
 
+    def _entities(
+        self, scores: Floats, places: Ints, continues: Ints, options: Mapping[str, ParameterValue]
+    ) -> tuple[Ints, Floats]:
+        """Return the entities of a window and their scores; `scores` are logarithms of probabilities."""
+        if self._constraints is not None and AGGREGATION.name not in options:
+            return self._constraints.entities(scores, places)
+        return entities_of(np.exp(scores), places, continues, self._labels, aggregation(options))
+
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TokenClassificationAdapter:
     files = ClassifierFiles.read(directory)
@@ -68,4 +90,5 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Token
     engine.settle(encoder)
     head.prepare()
     sees_types = TOKEN_TYPE_IDS.name in model_inputs(files.text.transformer)
-    return TokenClassificationAdapter(encoder, head, TokenLabels.of(files.labels), sees_types=sees_types)
+    constraints = Constraints.read(directory, files.labels)
+    return TokenClassificationAdapter(encoder, head, TokenLabels.of(files.labels), constraints, sees_types=sees_types)

@@ -6,14 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract.arrays import Ints
+from sie_triton.contract.arrays import Floats, Ints
 
 NONE, SIMPLE, FIRST, AVERAGE, MAX = STRATEGIES = ("none", "simple", "first", "average", "max")
 
 # Label of tokens that are no part of an entity.
 OUTSIDE = "O"
-
-Floats = npt.NDArray[np.float32]
 
 
 class TokenLabels(NamedTuple):
