@@ -55,6 +55,7 @@ def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
         ({"model": "m", "input": "x", "task": "separation"}, "task: must be 'retrieval.query' or 'retrieval.passage'"),
         ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
         ({"model": "m", "input": "x", "chunk_tokens": 64}, "chunk_tokens: cannot be set here"),
+        ({"model": "m", "input": "x", "late_chunking": True}, "late_chunking: cannot be set here"),
     ],
 )
 def test_an_invalid_field_is_named(body, message):
