@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from reprlib import Repr
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
@@ -57,6 +57,13 @@ class Fields:
             upper = f" to {most}" if most else ""
             raise self._wrong(key, f"a whole number from {least}{upper}")
         return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return the number under `key`; without a `default`, the key is required."""
+        value = self.values[key] if self.has(key) else default
+        if not is_number(value):
+            raise self._wrong(key, f"a number from -{LIMITS.max_number:g} to {LIMITS.max_number:g}")
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.values[key] if self.has(key) else default
@@ -113,6 +120,11 @@ class Fields:
     def _wrong(self, key: str, allowed: str) -> LoadError:
         given = f"given {shortened(self.values[key])}" if key in self.values else "missing"
         return self.corrupt(f"{key}: must be {allowed} ({given})")
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return True for a number of a size that settings of models have."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LIMITS.max_number
 
 
 def read_fields(path: Path, *, required: bool = True, most: int = LIMITS.max_json_bytes) -> Fields:

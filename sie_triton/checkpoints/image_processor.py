@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, has_file, is_number, read_fields
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.processor_classes import DEFAULTS, NULL_SIZES, OF_ONE_SIZE, RENAMED
 from sie_triton.checkpoints.resizing import EXACT, KEPT, SHORTEST, Resizing, form_of, size_fields
@@ -180,7 +180,7 @@ def scaling(fields: Fields) -> dict[str, Any]:
 
 def number(fields: Fields, key: str, default: float | None = None) -> float:
     value = fields.values.get(key, default)
-    if not _is_number(value):
+    if not is_number(value):
         raise fields.corrupt(f"{key}: must be a number (given {value!r:.80})")
     return float(value)
 
@@ -188,12 +188,8 @@ def number(fields: Fields, key: str, default: float | None = None) -> float:
 def three(fields: Fields, key: str) -> tuple[float, float, float]:
     """Return three numbers, for red, green and blue."""
     value = fields.values.get(key)
-    values = [value] * 3 if _is_number(value) else value
-    if not isinstance(values, list) or len(values) != 3 or not all(map(_is_number, values)):
+    values = [value] * 3 if is_number(value) else value
+    if not isinstance(values, list) or len(values) != 3 or not all(map(is_number, values)):
         raise fields.corrupt(f"{key}: must be three numbers (given {value!r:.80})")
     red, green, blue = map(float, values)
     return red, green, blue
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LIMITS.max_number

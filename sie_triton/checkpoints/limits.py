@@ -12,7 +12,7 @@ class FileLimits:
     max_chat_template_bytes: int = 256 * 1024
     max_path_bytes: int = 255
     max_message_characters: int = 300  # of an error that is shown
-    max_number: float = 1e9  # of an image processor's settings
+    max_number: float = 1e9  # in settings of models
 
     max_layers: int = 1000  # building more takes minutes before a single weight is read
     max_width: int = 1_000_000

@@ -73,9 +73,9 @@ class LoraFiles:
             directory=directory,
             base=config.text("base_model_name_or_path", ""),
             rank=_rank(config, "r", 8),
-            alpha=_number(config, "lora_alpha", 8),
+            alpha=config.number("lora_alpha", 8),
             ranks=_by_pattern(config.fields("rank_pattern"), _rank),
-            alphas=_by_pattern(config.fields("alpha_pattern"), _number),
+            alphas=_by_pattern(config.fields("alpha_pattern"), Fields.number),
             is_rank_stabilised=config.flag("use_rslora", False),
             is_dora=config.flag("use_dora", False),
             has_bias=config.flag("lora_bias", False),
@@ -112,13 +112,6 @@ def _check_served(config: Fields) -> None:
             f"init_lora_weights {shortened(start)} also changes the weights of the base; save the adapter as plain LoRA"
         )
         raise config.unserved(f"{message}: save_pretrained(path_initial_model_for_weight_conversion=…)")
-
-
-def _number(fields: Fields, key: str, default: float | None = None) -> float:
-    value = fields.values[key] if fields.has(key) else default
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise fields.corrupt(f"{key}: must be a number (given {shortened(value)})")
-    return float(value)
 
 
 def _rank(fields: Fields, key: str, default: int | None = None) -> int:

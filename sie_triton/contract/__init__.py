@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from sie_triton.contract.encode import Encode
 from sie_triton.contract.extract import Annotated, Extract, Known, Label
 from sie_triton.contract.findings import Class, Entity, Findings, Line, Object, Relation, place
-from sie_triton.contract.model import Batch, Computed, Extraction, Features, Model, Part, Ragged, Rows
+from sie_triton.contract.model import Batch, Computed, Extraction, Features, Model, Part, Ragged, Rows, Spans
 from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DTYPES, SCORE_MODES, Output
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
@@ -17,6 +17,7 @@ from sie_triton.contract.tensors import ITEMS
 from sie_triton.contract.verb import (
     CHUNK_OVERLAP,
     CHUNK_TOKENS,
+    LATE_CHUNKING,
     LORA,
     PAGES,
     TRUNCATION_SIDE,
@@ -36,6 +37,7 @@ __all__ = [
     "CHUNK_TOKENS",
     "ENCODE_OUTPUTS",
     "ITEMS",
+    "LATE_CHUNKING",
     "LORA",
     "OUTPUT_DTYPES",
     "PAGES",
@@ -66,6 +68,7 @@ __all__ = [
     "Ragged",
     "Relation",
     "Rows",
+    "Spans",
     "Verb",
     "check_parameters",
     "common_outputs",

@@ -17,6 +17,7 @@ from sie_triton.contract.transforms import Muvera, normalize, quantize, scales, 
 from sie_triton.contract.verb import (
     CHUNK_OVERLAP,
     CHUNK_TOKENS,
+    LATE_CHUNKING,
     TRUNCATION_SIDE,
     Answering,
     Options,
@@ -111,7 +112,8 @@ class Encode(Verb):
         for tensor in known.forwarded:
             if tensor in known.sent:
                 pieces = [row[tensor.name] for row in rows]
-                found[tensor.name] = np.concatenate(pieces) if tensor.lengths else np.array(pieces)
+                is_joined = tensor.lengths or options.get(LATE_CHUNKING.name)  # an item may have several rows
+                found[tensor.name] = np.concatenate(pieces) if is_joined else np.array(pieces)
             else:
                 found[tensor.name] = tensor.empty()
         return found

@@ -82,6 +82,10 @@ class Ragged(NamedTuple):
 Features = Mapping[str, Ragged]
 
 
+# Start and end of each part of a sequence; end exclusive.
+Spans = Sequence[tuple[int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A sub-batch: the packed features of `num_items` items, without padding."""
@@ -91,6 +95,7 @@ class Batch:
     outputs: frozenset[str] = frozenset()  # types that any item needs
     options: Sequence[Mapping[str, ParameterValue]] = ()  # of each item, for the family; empty if the family has none
     loras: Sequence[str] = ()  # LoRA adapter of each item, "" for none; empty if no item has one
+    spans: Sequence[Spans] = ()  # tokens of each row of an item that has several; empty if no item has
     deadline_ns: int | None = None  # monotonic: after it, no client waits for any of the rows; None: unknown
 
     @property

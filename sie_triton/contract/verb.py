@@ -30,7 +30,7 @@ TRUNCATION_SIDE = Parameter(
     str,
     ("left", "right"),
     for_prompt=True,
-    doc="side on which long texts are cut; default: as the model's own files say",
+    doc="side on which long texts are cut; default: the model's own",
 )
 
 CHUNK_TOKENS = Parameter(
@@ -49,6 +49,12 @@ CHUNK_OVERLAP = Parameter(
     maximum=1_000_000,
     for_prompt=True,
     doc="most tokens that a chunk shares with the one before, up to half of it; default: 0",
+)
+
+LATE_CHUNKING = Parameter(
+    "late_chunking",
+    bool,
+    doc="true: pool the chunks of a text after reading it whole (arXiv 2409.04701)",
 )
 
 LORA = Parameter(

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from sie_triton.contract import CHUNK_OVERLAP, CHUNK_TOKENS
+from sie_triton.contract import CHUNK_OVERLAP, CHUNK_TOKENS, LATE_CHUNKING
 from sie_triton.contract.parameters import LONGEST_NAME, shown
 from sie_triton.doors.endpoint import DoorRequest
 from sie_triton.doors.failures import Failure
@@ -24,7 +24,7 @@ from sie_triton.errors import InputError
 from sie_triton.settings.validation import requirement
 
 # Parameters that choose the form of a response. Only SIE's own routes take them: other dialects have one form.
-OURS = ("output_types", "output_dtype", CHUNK_TOKENS.name, CHUNK_OVERLAP.name)
+OURS = ("output_types", "output_dtype", CHUNK_TOKENS.name, CHUNK_OVERLAP.name, LATE_CHUNKING.name)
 
 # Maximum length of a model's name with its profile, in characters.
 LONGEST_MODEL = 512

@@ -159,6 +159,18 @@ def test_a_long_text_is_encoded_in_chunks(client):
     assert [(each["start"], each["end"]) for each in short["chunks"]] == [(0, 2)]
 
 
+def test_a_long_text_is_read_whole_and_pooled_in_chunks(client):
+    text, late = TEXTS[3][:600], {"chunk_tokens": 64, "late_chunking": True}
+    long, whole = client.encode(MINILM, [text, "hi"], options=late)
+    chunked, _ = client.encode(MINILM, [text, "hi"], options={"chunk_tokens": 64})
+    places = [[(each["start"], each["end"]) for each in result["chunks"]] for result in (long, chunked)]
+    assert places[0] == places[1]
+    assert len(places[0]) > 1
+    assert long["token_count"] == client.encode(MINILM, text)["token_count"]
+    (of_whole,) = whole["chunks"]
+    assert_parity(of_whole["dense"][None], client.encode(MINILM, "hi")["dense"][None], TO_ITSELF)
+
+
 def test_a_bad_item_is_refused(client):
     from sie_triton import InputError
 

@@ -1,9 +1,12 @@
 """Pooling: token states of packed items → one vector per item, by sentence-transformers' modes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.contract import Spans
 from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
@@ -15,16 +18,22 @@ ENDS = ("cls", "lasttoken")
 class Pooling:
     """Pools states of items with `of_items` tokens: float [tokens, d] → [items, d · len(modes)].
 
-    The first `of_prompts` tokens of an item are excluded, except in lasttoken. `indices`: arrays that pooling reads on
-    the device; the preceding forward pass can upload them.
+    The first `of_prompts` tokens of an item are excluded, except in lasttoken. An item with `spans` becomes a row for
+    each of them, by its own tokens; only with the mode mean. `indices`: arrays that pooling reads on the device; the
+    preceding forward pass can upload them.
     """
 
-    def __init__(self, of_items: Ints, of_prompts: Ints, modes: tuple[str, ...]) -> None:
+    def __init__(self, of_items: Ints, of_prompts: Ints, modes: tuple[str, ...], spans: Sequence[Spans] = ()) -> None:
         self._modes = modes
-        self._is_one = len(of_items) == 1 and not of_prompts.any()
+        self._is_one = len(of_items) == 1 and not of_prompts.any() and not spans
         skip = np.where(of_prompts < of_items, of_prompts, 0)
-        self._has_prompts = bool(skip.any())
-        self.indices = Indices() if self._is_one else Indices(*_arrays(of_items, skip, modes))
+        self._gathers = bool(skip.any()) or bool(spans)
+        if self._is_one:
+            self.indices = Indices()
+        elif spans:
+            self.indices = Indices(*_arrays_of_spans(of_items, skip, spans))
+        else:
+            self.indices = Indices(*_arrays(of_items, skip, modes))
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         if self._is_one:
@@ -36,7 +45,7 @@ class Pooling:
                 if mode in ENDS:
                     pooled.append(hidden[firsts if mode == "cls" else lasts])
                 else:
-                    inside = hidden[kept] if self._has_prompts else hidden
+                    inside = hidden[kept] if self._gathers else hidden
                     pooled.append(_reduce(inside, lengths, places, mode))
         return torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
 
@@ -53,6 +62,18 @@ def _arrays(of_items: Ints, skip: Ints, modes: tuple[str, ...]) -> list[npt.NDAr
         kept = np.flatnonzero(places >= np.repeat(skip, of_items))
         places = places[kept]
     return [ends - of_items + skip, ends - 1, (of_items - skip).astype(np.int64), kept, places]
+
+
+def _arrays_of_spans(of_items: Ints, skip: Ints, spans: Sequence[Spans]) -> list[npt.NDArray[np.int64]]:
+    """Return arrays as `_arrays` does, with a row for each span; the first span of an item begins after `skip`."""
+    rows = []
+    for start, length, skipped, own in zip(np.cumsum(of_items) - of_items, of_items, skip, spans, strict=True):
+        for first, last in own or [(0, length)]:
+            rows.append((start + (skipped if first < skipped < last else first), start + last))
+    firsts, ends = np.array(rows, np.int64).T
+    lengths = ends - firsts
+    _, places = placed(lengths)
+    return [firsts, ends - 1, lengths, np.repeat(firsts, lengths) + places, places]
 
 
 def _of_one(hidden: torch.Tensor, mode: str) -> torch.Tensor:

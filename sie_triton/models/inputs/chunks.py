@@ -1,12 +1,14 @@
 """Long texts → overlapping chunks, each of which becomes an item. No torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import tokenizers
 
-from sie_triton.contract import CHUNK_OVERLAP, CHUNK_TOKENS, Options
+from sie_triton.contract import CHUNK_OVERLAP, CHUNK_TOKENS, LATE_CHUNKING, Options, Spans
 from sie_triton.contract.arrays import Array
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.base import Frame
@@ -18,6 +20,9 @@ from sie_triton.models.inputs.text import Unreadable
 # Start and end in a text, in code points; end exclusive.
 Span = tuple[int, int]
 
+# Those of a chunk and, if its text is read whole, those of its tokens.
+Place = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
@@ -25,14 +30,17 @@ class Chunking:
 
     size: int
     overlap: int = 0
+    is_late: bool = False  # the model reads the whole text, and pools each chunk
 
     @classmethod
     def read(cls, given: Options) -> "Chunking | None":
-        """Read the parameters of a request; None if it does not split texts. InputError for an overlap of nothing."""
+        """Read the parameters of a request; None if it does not split texts. InputError for one without chunks."""
         if CHUNK_TOKENS.name in given:
-            return cls(int(given[CHUNK_TOKENS.name]), int(given.get(CHUNK_OVERLAP.name, 0)))
-        if CHUNK_OVERLAP.name in given:
-            raise InputError.at(f"parameter {CHUNK_OVERLAP.name}", f"needs {CHUNK_TOKENS.name}; send both, or neither")
+            is_late = bool(given.get(LATE_CHUNKING.name, False))
+            return cls(int(given[CHUNK_TOKENS.name]), int(given.get(CHUNK_OVERLAP.name, 0)), is_late)
+        for each in (CHUNK_OVERLAP, LATE_CHUNKING):
+            if given.get(each.name, False) is not False:
+                raise InputError.at(f"parameter {each.name}", f"needs {CHUNK_TOKENS.name}; send both, or neither")
         return None
 
 
@@ -81,7 +89,7 @@ class Splitter:
     ) -> None:
         self._tokenizer, self._frame, self._limits = tokenizer, frame, limits
         self._size = min(chunking.size, int((tokenizer.truncation or {})["max_length"]))
-        self._overlap = chunking.overlap
+        self._overlap, self._is_late = chunking.overlap, chunking.is_late
         self._room = -self._excess("")
         if self._room < 1:
             problem = f"{self._size} tokens leave no room for a text besides its prompt and special tokens; raise it"
@@ -89,6 +97,29 @@ class Splitter:
         if self._overlap > self._room // 2:
             problem = f"must be at most {self._room // 2}, half of the tokens of a chunk that are of its text"
             raise InputError.at(f"parameter {CHUNK_OVERLAP.name}", f"{problem}; got {self._overlap}")
+
+    def places(self, text: str) -> list[Place]:
+        """Return the chunks of a text. Raise Unreadable if the text is too long, to be read whole or at all."""
+        return self._late(text) if self._is_late else [*self.spans(text)]
+
+    def _late(self, text: str) -> list[Place]:
+        """Return the chunks with their tokens. The first chunk has those before it too, the last one those after it."""
+        check_whole([text], self._tokenizer)
+        encoding = self._tokenizer.encode(self._frame.around(text))
+        if encoding.overflowing:
+            most = int((self._tokenizer.truncation or {})["max_length"])
+            raise Unreadable(f"has more than {most} tokens, which is what the model reads at once; send a shorter text")
+        starts, ends = np.array(self.spans(text)).T
+        token_ends = np.maximum.accumulate(np.array(encoding.offsets)[:, 1]) - self._size_before()
+        firsts, lasts = (np.searchsorted(token_ends, places, "right") for places in (starts, ends))
+        firsts[0], lasts[-1] = 0, len(encoding)
+        lasts = np.maximum(lasts, firsts + 1)  # a token may end in the chunk after that of its first character
+        return [tuple(each) for each in np.stack([starts, ends, firsts, lasts], 1).tolist()]
+
+    def _size_before(self) -> int:
+        """Return the size of the prompt before a text."""
+        framed = zip(self._frame.around("a"), self._frame.around("b"), strict=True)
+        return next(i for i, (first, second) in enumerate(framed) if first != second)
 
     def spans(self, text: str) -> list[Span]:
         """Return the chunks of a text, at least one. Raise Unreadable if the text is too long."""
@@ -141,3 +172,13 @@ class Splitter:
         """Return by how many tokens the model would read more of a text than of a chunk; 0 or less if it fits."""
         (encoding,) = encoded(self._tokenizer, [self._frame.around(text)])
         return sum(sum(part.attention_mask) for part in (encoding, *encoding.overflowing)) - self._size
+
+
+def spans_of(chunks: Sequence[Sequence[int]]) -> list[Spans]:
+    """Return the tokens of each chunk of each text that is read whole; none if the chunks are read alone.
+
+    >>> spans_of([[0, 0, 9, 0, 5], [0, 10, 19, 5, 8], [1, 0, 2, 0, 3]]), spans_of([[0, 0, 9]])
+    ([[(0, 5), (5, 8)], [(0, 3)]], [])
+    """
+    late = [each for each in chunks if len(each) > 3]
+    return [[(first, last) for *_, first, last in own] for _, own in groupby(late, itemgetter(0))]

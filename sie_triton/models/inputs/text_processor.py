@@ -78,7 +78,8 @@ class RoleTokenizer(TextTokenizer):
         self._queries = with_other_side(self._queries)
 
     def tokenizer_of(self, part: Part) -> tokenizers.Tokenizer:
-        return self._queries if self.is_query(part) else self._tokenizer
+        documents = super().tokenizer_of(part)
+        return self._queries if self.is_query(part) else documents
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:

@@ -15,10 +15,10 @@ from sie_triton.checkpoints.chat_template import is_rendered
 from sie_triton.checkpoints.files import first_line, has_file, read_bytes, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.special_tokens import CONFIG, MAX_BYTES, REFUSED, TOKENIZER
-from sie_triton.contract import TRUNCATION_SIDE, Features, Part, Ragged
+from sie_triton.contract import LATE_CHUNKING, TRUNCATION_SIDE, Features, Part, Ragged
 from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TRUNCATED
-from sie_triton.errors import REASONS, LoadError
+from sie_triton.errors import REASONS, InputError, LoadError
 from sie_triton.models.inputs.base import Frame, Processor
 from sie_triton.models.inputs.cutting import encoded, kept, truncation_side
 from sie_triton.models.inputs.growth import check_growth
@@ -34,6 +34,8 @@ class TextTokenizer(Processor):
 
     # True if query and text go through the model together.
     reads_pairs: ClassVar[bool] = False
+
+    pools_means = False  # a text's vector is the mean of the states of its tokens
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: TextFiles) -> None:
         self._tokenizer = tokenizer
@@ -65,6 +67,9 @@ class TextTokenizer(Processor):
         return self if is_own else self._from_the_other_side
 
     def tokenizer_of(self, part: Part) -> tokenizers.Tokenizer:
+        if part.options.get(LATE_CHUNKING.name) and not self.pools_means:
+            problem = "this model's vectors are no means of the states of tokens; leave it out"
+            raise InputError.at(f"parameter {LATE_CHUNKING.name}", problem)
         return self._tokenizer
 
     @cached_property

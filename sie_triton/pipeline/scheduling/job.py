@@ -3,15 +3,15 @@
 A cost is an integer in units of about one token's forward pass.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Batch, Features, Ragged, Rows
-from sie_triton.contract.arrays import Ints
+from sie_triton.contract import Batch, Features, Ragged, Rows, Spans
+from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.parameters import ParameterValue
 from sie_triton.errors import OutOfMemory, SIEError
 
@@ -53,7 +53,8 @@ class Job:
 
     `costs`: one per item, in the model's unit. `deadline_ns`, and `ran`, (start, end) of each forward pass, are
     monotonic nanoseconds. `wanted`: the output types that the forward pass must compute; `options`: the parameters that
-    the family reads there. `lora`: the worker's name of the LoRA adapter of the items; empty: none. The owner of the
+    the family reads there. `lora`: the worker's name of the LoRA adapter of the items; empty: none. `spans`: the tokens
+    of each row of each item, where an item has a row for each of its chunks; empty: one row an item. The owner of the
     job writes the fields: first the stage, then one lane at a time, under the stage's lock.
     """
 
@@ -64,6 +65,7 @@ class Job:
     deadline_ns: int = NEVER
     options: Mapping[str, ParameterValue] | None = None
     lora: str = ""
+    spans: Sequence[Spans] = ()
     is_bulk: bool = False
     rows: list[Rows] = field(default_factory=list)
     error: SIEError | None = None
@@ -134,8 +136,15 @@ def pack(items: SubBatch[J]) -> Batch:
         outputs=wanted,
         options=[] if first.options is None else options,
         loras=loras if any(loras) else [],
+        spans=_spans(items),
         deadline_ns=deadline_ns,
     )
+
+
+def _spans(items: SubBatch[J]) -> list[Spans]:
+    if not any(job.spans for job, _ in items):
+        return []
+    return [job.spans[item] if job.spans else () for job, item in items]
 
 
 def _end_to_end(items: SubBatch[J]) -> Features:
@@ -181,7 +190,7 @@ def settle(items: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ra
         for job in jobs:
             job.error = result
     else:
-        for (job, item), row in zip(items, rows_of(result, len(items), ragged), strict=True):
+        for (job, item), row in zip(items, rows_of(result, len(items), ragged, _spans(items)), strict=True):
             job.rows[item] = row
             job.num_missing -= 1
     for job in jobs:
@@ -189,11 +198,23 @@ def settle(items: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ra
     return [job for job in jobs if job.is_done]
 
 
-def rows_of(result: Rows, num_items: int, ragged: Mapping[str, str]) -> list[Rows]:
+def rows_of(result: Rows, num_items: int, ragged: Mapping[str, str], spans: Sequence[Spans] = ()) -> list[Rows]:
     """Split the result of a forward pass by item."""
     rows: list[Rows] = [{} for _ in range(num_items)]
     for name, values in result.items():
-        pieces = np.split(values, np.cumsum(result[ragged[name]])[:-1]) if name in ragged else values
+        pieces: Iterable[Array] = values
+        if name in ragged:
+            pieces = np.split(values, np.cumsum(result[ragged[name]])[:-1])
+        elif spans:
+            pieces = _by_spans(values, spans)
         for row, piece in zip(rows, pieces, strict=True):
             row[name] = piece
     return rows
+
+
+def _by_spans(values: Array, spans: Sequence[Spans]) -> Iterator[Array]:
+    """Yield the rows of each item with spans, and the only row of each other one."""
+    start = 0
+    for own in spans:
+        yield values[start : start + len(own)] if own else values[start]
+        start += len(own) or 1

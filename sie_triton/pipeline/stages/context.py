@@ -30,7 +30,8 @@ class Context:
     `options`: the checked parameters that later steps read, over those of the profile. `call`: the token of the door's
     call, see records.calls; it may be empty. `num_items`: number of items, where each page of a PDF, and each chunk of
     a text, counts as one. `pages`: for each item sent, the page numbers that were read, none if it is not a PDF; empty
-    if no item is a PDF. `chunks`: item sent, start and end of each chunk; empty if the request does not split texts.
+    if no item is a PDF. `chunks`: item sent, start and end of each chunk, and first and last token if the text is read
+    whole; empty if the request does not split texts.
     `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the wait while it was busy with other
     work, `batch_wait_ns` the wait while it was idle, `loading_ns` the wait while the model was loaded. `truncated`:
     indices of the items of which the model reads only the beginning.

@@ -9,12 +9,15 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sie_triton.contract import LORA, VERBS, Rows
 from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LENGTHS, lengths_of
 from sie_triton.errors import InputError, ModelError, SIEError
 from sie_triton.models.families import FAMILIES, model_of
+from sie_triton.models.inputs.chunks import spans_of
 from sie_triton.models.inputs.features import from_tensors, num_pieces
 from sie_triton.models.known_loras import KnownLoras
 from sie_triton.pipeline.limits import StageLimits
@@ -92,6 +95,12 @@ class InferenceJob(Job):
         self.request.defer(self.deadline_ns, self.context.call)
 
     @property
+    def row_lengths(self) -> Ints:
+        """Lengths of what the rows stand for: the items, or parts of them."""
+        of_spans = [last - first for own in self.spans for first, last in own]
+        return np.array(of_spans, np.int32) if of_spans else self.lengths
+
+    @property
     def lora_name(self) -> str:
         """Name of the LoRA adapter in the request."""
         return str(self.context.options.get(LORA.name, ""))
@@ -143,6 +152,7 @@ class InferenceCodec:
             deadline_ns=context.deadline_ns,
             options={name: options[name] for name in self._own if name in options} if self._own else None,
             lora=self.loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
+            spans=spans_of(context.chunks) if context.chunks else (),
         )
         self.quarantine.check(job)
         return job
@@ -168,7 +178,7 @@ class InferenceCodec:
         context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
         if spans():
             _record(job, until)
-        return self._sent.write(context, {**job.computed, LENGTHS.name: job.lengths})
+        return self._sent.write(context, {**job.computed, LENGTHS.name: job.row_lengths})
 
 
 def largest(values: Array) -> int:

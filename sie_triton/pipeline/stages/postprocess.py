@@ -115,7 +115,7 @@ class Postprocess:
                 if (given := request.tensor(input_name)) is not None:
                     tensors[name] = given[0]
             if context.chunks:
-                tensors[CHUNKS.name] = np.array(context.chunks, np.int32)
+                tensors[CHUNKS.name] = np.array(context.chunks, np.int32)[:, :3]
             return Arrived(context, Computed(context.options, tensors), of_items)
         except SIEError as exc:
             return exc

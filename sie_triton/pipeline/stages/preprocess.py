@@ -190,7 +190,7 @@ class Preprocess(ColdStage[Processor]):
             self._bulk.submit(strand, partial(self._give_up, reading.request))
 
     def _split(self, processor: Processor, reading: ReadRequest, chunking: Chunking) -> Iterator[None]:
-        """Split the texts of a request, one at each step, then tokenize their chunks like items."""
+        """Split the texts of a request, one at each step, then tokenize their chunks like items, or the whole texts."""
         (framed,), context = reading.parts, reading.context
         splitter, texts = Splitter(processor.tokenizer_of(framed.part), framed.frame, chunking), framed.part.elements
         for i, text in enumerate(texts):
@@ -198,12 +198,13 @@ class Preprocess(ColdStage[Processor]):
                 if reading.request.end_if_unwanted():
                     return
                 with reading_text(name_of(framed.part, i)):
-                    context.chunks += [[i, *span] for span in splitter.spans(text)]
+                    context.chunks += [[i, *place] for place in splitter.places(text)]
             yield
-        chunks = [texts[i][start:end] for i, start, end in context.chunks]
-        context.num_items = len(chunks)
-        whole = replace(framed, part=replace(framed.part, elements=chunks))
-        self._tokenize(processor, ReadRequest(reading.request, context, [whole]))
+        context.num_items = len(context.chunks)
+        if not chunking.is_late:
+            chunks = [texts[i][start:end] for i, start, end in context.chunks]
+            framed = replace(framed, part=replace(framed.part, elements=chunks))
+        self._tokenize(processor, ReadRequest(reading.request, context, [framed]))
 
     def close(self) -> None:
         super().close()

@@ -17,6 +17,7 @@ from tests.pure.pipeline.render.test_render import SPEC
 from tests.support.stages import spec
 
 SIDE = contract.TRUNCATION_SIDE.name
+LATE = contract.LATE_CHUNKING.name
 
 
 def model_parameters(of, verb="encode"):
@@ -60,7 +61,7 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
     assert next(iter(given)) in str(caught.value)
 
 
-OF_ENCODE = {"output_types", "output_dtype", "is_query", "prompt_name", "chunk_tokens", "chunk_overlap", SIDE}
+OF_ENCODE = {"output_types", "output_dtype", "is_query", "prompt_name", "chunk_tokens", "chunk_overlap", SIDE, LATE}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +69,9 @@ OF_ENCODE = {"output_types", "output_dtype", "is_query", "prompt_name", "chunk_t
     [
         ({}, "encode", OF_ENCODE | {"dimensions", "normalize"}),
         ({"dims": {"sparse": 500}}, "encode", OF_ENCODE),
-        ({"tasks": ("score",), "dims": {}}, "score", {SIDE}),
-        ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", {SIDE}),
-        ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode", SIDE}),
+        ({"tasks": ("score",), "dims": {}}, "score", {SIDE, LATE}),
+        ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", {SIDE, LATE}),
+        ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode", SIDE, LATE}),
     ],
 )
 def test_a_model_takes_the_parameters_that_it_has_a_use_for(changes, task, expected):

@@ -164,6 +164,7 @@ REFUSED = [
     *(("/v1/embeddings", {"model": value}, "model") for value in (None, 3)),
     ("/v1/embeddings", {"output_dtype": "int8"}, "output_dtype"),
     ("/v1/embeddings", {"chunk_tokens": 64}, "chunk_tokens"),
+    ("/v1/embeddings", {"late_chunking": True}, "late_chunking"),
     ("/v2/embed", {"texts": None}, "texts"),
     ("/v2/embed", {"images": ["data:image/png;base64,eA=="]}, "images"),
     ("/v2/embed", {"output_dimension": 0}, "output_dimension"),

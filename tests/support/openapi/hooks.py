@@ -38,7 +38,7 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
         return
     for name in ("lora", "prompt_name", "instruction"):
         unset(case.body, name)
-    for name in ("chunk_tokens", "chunk_overlap", "num_protected_tokens"):
+    for name in ("chunk_tokens", "chunk_overlap", "late_chunking", "num_protected_tokens"):
         unset(case.body, name, None)
     if case.body.keys() & {"truncation_direction", "truncate", "parameters"}:
         case.body |= {"truncation_side": None}

@@ -29,8 +29,8 @@ from sie_triton.models.families.shared.thresholds import THRESHOLD
 if TYPE_CHECKING:
     from sie_triton.contract import Features
 
-FLAT_NER = Parameter("flat_ner", bool, doc="whether entities must not overlap; default true")
-MULTI_LABEL = Parameter("multi_label", bool, doc="whether the same words may have several labels; default false")
+FLAT_NER = Parameter("flat_ner", bool, doc="entities must not overlap; default true")
+MULTI_LABEL = Parameter("multi_label", bool, doc="the same words may have several labels; default false")
 MERGE_ADJACENT = Parameter(
     "merge_adjacent_entities", bool, doc="merge adjacent entities of the same label, as NuNER Zero requires"
 )

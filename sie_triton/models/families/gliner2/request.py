@@ -18,7 +18,7 @@ OVERLAP_POLICY = Parameter(
     str,
     POLICIES,
     doc="overlapping results of a label or field to keep: allow: all; nested: those that cross no better one; longest: "
-    "those inside no other; flat: the disjoint ones with the highest total score; default: the best without overlaps",
+    "those inside no other; flat: disjoint, of the highest total score; default: the best without overlaps",
 )
 RELATION_LABELS = Parameter(
     "relation_labels",

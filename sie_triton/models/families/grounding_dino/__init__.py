@@ -90,7 +90,7 @@ USUAL_SCORE = USUAL_TEXT_SCORE = 0.25
 BOX_THRESHOLD = score("box_threshold", "SIE's name for threshold, which takes precedence")
 TEXT_THRESHOLD = score(
     "text_threshold",
-    f"minimum score of a word that counts for an object's label; default {USUAL_TEXT_SCORE:g}",
+    f"minimum score of words in an object's label; default {USUAL_TEXT_SCORE:g}",
 )
 
 # 0 for tokens between labels.

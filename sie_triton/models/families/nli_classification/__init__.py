@@ -23,7 +23,7 @@ TEMPLATE = Parameter(
     str,
     max_characters=4096,
     for_prompt=True,
-    doc='hypothesis about the text, with {} in place of the label; default "This example is {}."',
+    doc='hypothesis, with {} for the label; default "This example is {}."',
 )
 
 

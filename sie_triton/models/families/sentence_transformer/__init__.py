@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
-from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
+from sie_triton.contract import ENCODE_OUTPUTS, LATE_CHUNKING, TRUNCATION_SIDE
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH, Profile
-from sie_triton.models.families.base import TEXT_TOKENIZER, Options, Recognised, TextFamily
+from sie_triton.models.families.base import Options, Recognised, TextFamily
 from sie_triton.models.families.shared.recognised import doubtful, reason_with_file
 from sie_triton.models.inputs.prompt import own_prompt
 
@@ -70,9 +70,8 @@ class DenseOptions(PoolingOptions):
 
 class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
-    parameters = (TRUNCATION_SIDE,)
+    parameters = (TRUNCATION_SIDE, LATE_CHUNKING)
     options = DenseOptions
-    processor_module = TEXT_TOKENIZER
     engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter", REMOTE: ".remote"}
     unread_options: ClassVar = {REMOTE: tuple(field.name for field in fields(DenseOptions))}
     files = PICKLED_LAYERS

@@ -36,7 +36,7 @@ class SentenceTransformerAdapter(TokenAdapter):
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
-        pool = Pooling(lengths, prompt_tokens(batch), self._pooling)
+        pool = Pooling(lengths, prompt_tokens(batch), self._pooling, batch.spans)
         pooled = pool(self.encoder.hidden_states(input_ids, lengths, extra_indices=[pool.indices]))
         vectors = self._head(pooled.float())
         if self._is_unit:

@@ -37,7 +37,7 @@ MULTI_LABEL = "multi-label"
 SOFTMAX, SIGMOID, UNCHANGED = range(3)
 
 THRESHOLD = threshold(0)
-IS_MULTI = Parameter("multi_label", bool, doc="whether several classes may apply")
+IS_MULTI = Parameter("multi_label", bool, doc="several classes may apply")
 TYPE = Parameter(
     "classification_type",
     str,

@@ -28,6 +28,7 @@ from sie_triton.models.families.shared.classes import CLASS_NAMES
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import least_score, threshold
 from sie_triton.models.families.token_classification.aggregation import STRATEGIES, longest
+from sie_triton.models.families.token_classification.constraints import CALIBRATION, Constraints
 
 CONTINUES = Tensor(
     "continues", "INT32", (-1,), "[tokens] 1: the token continues the word of the one before", WORD_LENGTHS.name, 0, 1
@@ -37,8 +38,8 @@ AGGREGATION = Parameter(
     "aggregation_strategy",
     str,
     STRATEGIES,
-    doc="as in transformers: none: tokens with their full labels; simple (default): neighbours of one label joined; "
-    "first, average, max: one label a word",
+    doc="as in transformers: none: tokens; simple: neighbours of one label joined; first, average, max: one label a "
+    "word; default: by viterbi_calibration.json, else simple",
 )
 
 
@@ -64,12 +65,15 @@ class TokenClassification(TextFamily):
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, WORD_TOKENS, WORD_SPANS, CONTINUES)
     parameters = (threshold(0), AGGREGATION)
     takes_loras = True
+    reference_adapters = ("privacy_filter:PrivacyFilterAdapter",)
+    files = (CALIBRATION,)
 
     def recognise(self, directory: Path) -> Recognised | None:
         modules = modules_of(directory)
         if len(modules) != 1 or head(read_fields(modules[0][1] / "config.json", required=False)) != TOKEN_CLASSIFIER:
             return None
         files = ClassifierFiles.read(directory)
+        Constraints.read(directory, files.labels)
         shown = ", ".join(files.labels[:3]) + (" …" if len(files.labels) > 3 else "")
         reason = f"config.json: {files.name} with {len(files.labels)} labels of tokens: {shown}"
         weights = (files.text.transformer,)

@@ -1,12 +1,15 @@
 """The forward pass of token classifiers: label scores of each token, and the entities of each window."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import AutoModelForTokenClassification
 
 from sie_triton.checkpoints.classifier import ClassifierFiles, model_inputs
-from sie_triton.contract import Batch, Rows
+from sie_triton.contract import Batch, ParameterValue, Rows
+from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TOKEN_TYPE_IDS, WORD_SPANS, WORD_TOKENS
 from sie_triton.engines.torch.encoder import TorchEncoder
@@ -17,16 +20,28 @@ from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, s
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.families.token_classification import CONTINUES, aggregation
+from sie_triton.models.families.token_classification import AGGREGATION, CONTINUES, aggregation
 from sie_triton.models.families.token_classification.aggregation import TokenLabels, entities_of
+from sie_triton.models.families.token_classification.constraints import Constraints
 
 
 class TokenClassificationAdapter(TokenAdapter):
-    """Token classification adapter. `sees_types`: the model reads token type ids."""
+    """Token classification adapter.
 
-    def __init__(self, encoder: TorchEncoder, head: TokenHead, labels: TokenLabels, *, sees_types: bool) -> None:
+    `sees_types`: the model reads token type ids. `constraints` decode the items of requests that name no strategy.
+    """
+
+    def __init__(
+        self,
+        encoder: TorchEncoder,
+        head: TokenHead,
+        labels: TokenLabels,
+        constraints: Constraints | None,
+        *,
+        sees_types: bool,
+    ) -> None:
         super().__init__(encoder)
-        self._head, self._labels, self._sees_types = head, labels, sees_types
+        self._head, self._labels, self._constraints, self._sees_types = head, labels, constraints, sees_types
         self._names = names_of(labels.names.tolist())
 
     @torch.inference_mode()
@@ -35,9 +50,9 @@ class TokenClassificationAdapter(TokenAdapter):
         type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
         hidden = self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
         with self.encoder.loras.over(lengths.tolist()):
-            scores = self._head(hidden).float().softmax(-1)
+            scores = self._head(hidden).float().log_softmax(-1)
         found = [
-            entities_of(of_piece.cpu().numpy(), places, continues, self._labels, aggregation(options))
+            self._entities(of_piece.cpu().numpy(), places, continues, options)
             for of_piece, places, continues, options in zip(
                 states_at(scores, batch, WORD_TOKENS.name),
                 pieces_of(batch, WORD_SPANS.name),
@@ -48,6 +63,14 @@ class TokenClassificationAdapter(TokenAdapter):
         ]
         return {**scored(found, SPANS, SPAN_SCORES), **of_texts(self._names, batch)}
 
+    def _entities(
+        self, scores: Floats, places: Ints, continues: Ints, options: Mapping[str, ParameterValue]
+    ) -> tuple[Ints, Floats]:
+        """Return the entities of a window and their scores; `scores` are logarithms of probabilities."""
+        if self._constraints is not None and AGGREGATION.name not in options:
+            return self._constraints.entities(scores, places)
+        return entities_of(np.exp(scores), places, continues, self._labels, aggregation(options))
+
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TokenClassificationAdapter:
     files = ClassifierFiles.read(directory)
@@ -57,4 +80,5 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Token
     engine.settle(encoder)
     head.prepare()
     sees_types = TOKEN_TYPE_IDS.name in model_inputs(files.text.transformer)
-    return TokenClassificationAdapter(encoder, head, TokenLabels.of(files.labels), sees_types=sees_types)
+    constraints = Constraints.read(directory, files.labels)
+    return TokenClassificationAdapter(encoder, head, TokenLabels.of(files.labels), constraints, sees_types=sees_types)

@@ -6,11 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract.arrays import Ints
+from sie_triton.contract.arrays import Floats, Ints
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
-
-Floats = npt.NDArray[np.float32]
 
 
 class TokenLabels(NamedTuple):

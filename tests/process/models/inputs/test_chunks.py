@@ -92,9 +92,30 @@ def test_a_text_of_too_many_chunks_is_refused():
         splitter("WordPiece", 40, 0, short).spans(WORDS)
 
 
-def test_an_overlap_of_no_chunks_is_refused():
+@pytest.mark.parametrize(("name", "value"), [("chunk_overlap", 2), ("late_chunking", True)])
+def test_parameters_of_no_chunks_are_refused(name, value):
     assert Chunking.read({"chunk_tokens": 8, "chunk_overlap": 2}) == Chunking(8, 2)
+    assert Chunking.read({"chunk_tokens": 8, "late_chunking": True}) == Chunking(8, 0, is_late=True)
     assert Chunking.read({"is_query": True}) is None
     with pytest.raises(InputError) as caught:
-        Chunking.read({"chunk_overlap": 2})
-    assert caught.value.field == "chunk_overlap"
+        Chunking.read({name: value})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_each_token_of_a_whole_text_is_in_one_chunk(kind):
+    TOKENIZERS[kind].enable_truncation(4000)
+    late = Splitter(TOKENIZERS[kind], PROMPT, Chunking(40, is_late=True))
+    for text in (MIXED[:400], WORDS, "", "日本語の文章。" * 20):
+        places = late.places(text)
+        assert [(start, end) for start, end, *_ in places] == late.spans(text)
+        tokens_of = [each[2:] for each in places]
+        assert (tokens_of[0][0], tokens_of[-1][1]) == (0, len(TOKENIZERS[kind].encode(PROMPT.around(text)).ids))
+        assert all(first < last for first, last in tokens_of)
+        assert all(last <= first for (_, last), (first, _) in pairwise(tokens_of))
+
+
+def test_a_text_that_is_not_read_whole_has_no_late_chunks():
+    late = Splitter(TOKENIZERS["WordPiece"], PROMPT, Chunking(40, is_late=True))
+    with pytest.raises(Unreadable):
+        late.places(WORDS)
