@@ -24,8 +24,8 @@ MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
 # Longest interval of heartbeats, in seconds.
 MAX_INTERVAL_S = 60.0
 
-# Status of an answer, as gRPC's status codes.
-OK = 0
+# Statuses of an answer, as gRPC's status codes.
+OK, CANCELLED, INVALID, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL, UNAVAILABLE = 0, 1, 3, 4, 5, 13, 14
 
 
 class Malformed(SIEError):
@@ -184,8 +184,8 @@ class Health(Header):
     """Heartbeat of a sidecar.
 
     `models` are the names of the models that its Triton serves, as `org__name`, and `ensembles` those of their tasks'
-    own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what the
-    controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
+    own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what one
+    model can get without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
     `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
     of `refused`, which its server does not take. `moves_to` is the pool to which it goes once it has finished its work.
     `interval_s` is the setting for the time between two heartbeats, in seconds; on full cores it takes up to twice.
