@@ -3,7 +3,8 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from math import isfinite
 from typing import Any, Self, get_args, get_origin
 
@@ -23,8 +24,8 @@ MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
 # Longest interval of heartbeats, in seconds.
 MAX_INTERVAL_S = 60.0
 
-# Status of an answer, as gRPC's status codes.
-OK = 0
+# Statuses of an answer, as gRPC's status codes.
+OK, CANCELLED, INVALID, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL, UNAVAILABLE = 0, 1, 3, 4, 5, 13, 14
 
 
 class Malformed(SIEError):
@@ -37,7 +38,7 @@ class Header:
 
     def packed(self, body: bytes = b"") -> bytes:
         """Return the message of this header and `body`."""
-        head: bytes = msgpack.packb((VERSION, *astuple(self)))
+        head: bytes = msgpack.packb((VERSION, *[getattr(self, name) for name, _ in self._fields()]))
         return len(head).to_bytes(4, "little") + head + body
 
     @classmethod
@@ -46,14 +47,21 @@ class Header:
         try:
             size = int.from_bytes(message[:4], "little")
             version, *values = msgpack.unpackb(message[4 : 4 + size])
-            if version != VERSION or len(values) != len(fields(cls)):
+            own_fields = cls._fields()
+            if version != VERSION or len(values) != len(own_fields):
                 raise ValueError(f"version {version} with {len(values)} fields")
-            for value, field in zip(values, fields(cls), strict=True):
-                if not _fits(value, field.type):
-                    raise TypeError(f"{field.name} is not a {field.type}")
+            for value, (name, kind) in zip(values, own_fields, strict=True):
+                if not _fits(value, kind):
+                    raise TypeError(f"{name} is not a {kind}")
             return cls(*values), message[4 + size :]
         except (ValueError, TypeError, msgpack.UnpackException) as exc:
             raise Malformed(f"not a message of this version: {exc}") from exc
+
+    @classmethod
+    @cache
+    def _fields(cls) -> Sequence[tuple[str, Any]]:
+        """Return name and type of each field."""
+        return [(field.name, field.type) for field in fields(cls)]
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -62,16 +70,16 @@ def _fits(value: Any, kind: Any) -> bool:
     >>> _fits([1, 2.5], Sequence[float]), _fits({"a": ["b"]}, Mapping[str, str]), _fits(float("nan"), float)
     (True, False, False)
     """
+    if kind is float:
+        return type(value) in (int, float) and isfinite(value)
+    if type(value) is kind:
+        return True
     parts = get_args(kind)
     if get_origin(kind) is Sequence:
         return isinstance(value, list) and all(_fits(each, parts[0]) for each in value)
     if get_origin(kind) is Mapping:
         return isinstance(value, dict) and all(_fits(pair, parts) for pair in value.items())
-    if isinstance(kind, tuple):
-        return all(map(_fits, value, kind))
-    if kind is float:
-        return type(value) in (int, float) and isfinite(value)
-    return type(value) is kind
+    return isinstance(kind, tuple) and all(map(_fits, value, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +127,11 @@ class Answer(Header):
 
     def parts(self, body: bytes, max_bytes: int) -> Iterator[bytes]:
         """Yield the messages of this answer, each of at most `max_bytes`."""
-        answer = replace(self, text=self.text[:MAX_TEXT])
         room = max_bytes - MAX_HEADER_BYTES
         num_parts = max(1, -(-len(body) // room))
         for part in range(num_parts):
-            yield replace(answer, part=part, num_parts=num_parts).packed(body[part * room : (part + 1) * room])
+            header = replace(self, text=self.text[:MAX_TEXT], part=part, num_parts=num_parts)
+            yield header.packed(body[part * room : (part + 1) * room])
 
 
 def clock_in(heartbeat: bytes) -> float | None:
@@ -176,8 +184,8 @@ class Health(Header):
     """Heartbeat of a sidecar.
 
     `models` are the names of the models that its Triton serves, as `org__name`, and `ensembles` those of their tasks'
-    own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what the
-    controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
+    own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what one
+    model can get without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
     `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
     of `refused`, which its server does not take. `moves_to` is the pool to which it goes once it has finished its work.
     `interval_s` is the setting for the time between two heartbeats, in seconds; on full cores it takes up to twice.

@@ -3,17 +3,13 @@
 import asyncio
 from time import monotonic
 
-from grpc import StatusCode
-
 from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions, model_in
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import SERVE_KNOWN, Answer
+from sie_triton.cluster.messages import NOT_FOUND, OK, SERVE_KNOWN, Answer
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
-
-OK, NOT_FOUND = StatusCode.OK.value[0], StatusCode.NOT_FOUND.value[0]
 
 
 class Mentions:

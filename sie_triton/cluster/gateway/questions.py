@@ -8,7 +8,6 @@ from time import monotonic
 from zlib import crc32
 
 from google.protobuf.message import DecodeError
-from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -18,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import Answer, Malformed, Question
+from sie_triton.cluster.messages import UNAVAILABLE, Answer, Malformed, Question
 from sie_triton.cluster.workers import Workers
 from sie_triton.errors import InputError, Unreachable
 from sie_triton.records.revisions import MARK
@@ -28,9 +27,6 @@ OF_MODELS = ("ModelMetadata", "ModelConfig")
 
 # End of a step's name (records/revisions.py).
 STEP = re.compile(rf"({MARK}\d+)?({'|'.join(STEP_SUFFIXES)})$")
-
-# gRPC's status of a Triton that is away or busy.
-UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
 
 
 class Questions:

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -33,7 +32,7 @@ from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
+from sie_triton.cluster.messages import NOT_FOUND, Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.tasks import Tasks
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, InputError
@@ -42,8 +41,6 @@ log = logging.getLogger(__name__)
 
 # Copies of a request that the queue makes: a message or payload, and in the buffer of NATS or of the payload store.
 COPIES = 2
-
-NOT_FOUND = StatusCode.NOT_FOUND.value[0]
 
 # Error codes of JetStream for a full stream: messages, bytes, and the account's storage.
 FULL = frozenset({10077, 10047, 10122, 10028, 10023})
@@ -209,6 +206,7 @@ class Requests:
                 return
             if not request.answer.done():
                 request.answer.set_result((answer, whole))
+                await asyncio.sleep(0)  # the client has its answer first
         if delivered := subjects.delivered(answer.receipt):
             stream, sequence = delivered
             # An acknowledgement could also fetch the next message: gateways may not.

@@ -3,9 +3,21 @@
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from types import MappingProxyType
+from typing import Any
 
 from sie_triton.cluster.messages import Health
 from sie_triton.controller.choice import Resident, victims
+
+
+def free_bytes(memory: Mapping[str, Any], share: float) -> int:
+    """Return what one device has free of its `share`, the one with the most: a model is on one device only.
+
+    >>> gpus = [{"limit_bytes": 100, "used_bytes": 60}, {"limit_bytes": 100, "used_bytes": 30}]
+    >>> free_bytes({"limit_bytes": 200, "used_bytes": 90, "devices": gpus}, 0.9), free_bytes({}, 0.9)
+    (60, 0)
+    """
+    devices = memory.get("devices") or [memory]
+    return max(int(each.get("limit_bytes", 0) * share - each.get("used_bytes", 0)) for each in devices)
 
 
 def order(

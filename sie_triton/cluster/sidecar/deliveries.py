@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Self
 
-from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import Answer, Work
+from sie_triton.cluster.messages import CANCELLED, Answer, Work
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import OpenCall
 
@@ -84,7 +83,7 @@ class Delivery:
         self.was_withdrawn = True
         self.call.revoke()
         if self._response is not None and not self._response.done():
-            self._response.set_result(Response(StatusCode.CANCELLED.value[0], "withdrawn", b""))
+            self._response.set_result(Response(CANCELLED, "withdrawn", b""))
 
 
 class Replies:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import with_parameters
+from sie_triton.cluster.messages import DEADLINE_EXCEEDED, with_parameters
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import JOINED
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
@@ -96,7 +95,7 @@ class Joiner(SharedCalls[Sent, Response]):
         return [Response(response.status, "", part.SerializeToString()) for part in parts]
 
     def late(self, seconds: float) -> Response:
-        return Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
+        return Response(DEADLINE_EXCEEDED, "Deadline Exceeded", b"")
 
     def after(self, answer: Response, waited_s: float) -> Response:
         return replace(answer, waited_s=waited_s)

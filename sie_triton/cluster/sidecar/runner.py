@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -29,7 +28,7 @@ from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import Cancel, Malformed, with_parameters
+from sie_triton.cluster.messages import INTERNAL, INVALID, NOT_FOUND, UNAVAILABLE, Cancel, Malformed, with_parameters
 from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
@@ -46,9 +45,6 @@ from sie_triton.models.weights.object_store import StoreError
 from sie_triton.records.calls import CallBook, CallLost, unless_lost
 
 log = logging.getLogger(__name__)
-
-INTERNAL, INVALID = StatusCode.INTERNAL.value[0], StatusCode.INVALID_ARGUMENT.value[0]
-NOT_FOUND, UNAVAILABLE = StatusCode.NOT_FOUND.value[0], StatusCode.UNAVAILABLE.value[0]
 
 
 class Runner:

@@ -21,17 +21,28 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question, read_lease
+from sie_triton.cluster.messages import (
+    NOT_FOUND,
+    OK,
+    SERVE_KNOWN,
+    UNAVAILABLE,
+    Answer,
+    Health,
+    Malformed,
+    Question,
+    read_lease,
+)
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
+from sie_triton.cluster.policies.placement import free_bytes
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN, REGISTRY
 from sie_triton.cluster.sidecar.model_files import ModelFiles
 from sie_triton.cluster.sidecar.placing import Placing
-from sie_triton.cluster.sidecar.runner import NOT_FOUND, UNAVAILABLE, Runner
+from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.cluster.tasks import Tasks, restarted_forever
@@ -250,8 +261,7 @@ class Sidecar:
             if state["state"] == "resident"
         }
         self._num_gpus = len(states.gpus) or self._num_gpus
-        memory, share = states.memory, self._settings.memory_pressure_threshold_percent / 100
-        free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
+        free = free_bytes(states.memory, self._settings.memory_pressure_threshold_percent / 100)
         of_tasks = [name for name in self._names if _is_of_task(name, found)]
         served = (name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES))
         models = [name for name in served if name not in incomplete]

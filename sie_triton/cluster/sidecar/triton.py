@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpc import StatusCode, aio
+from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.failures import was_reached
 from sie_triton.client.grpc_aio import end_of
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import OK
+from sie_triton.cluster.messages import OK, UNAVAILABLE
 from sie_triton.settings import Settings
 
 SERVICE = "/inference.GRPCInferenceService"
@@ -79,7 +79,7 @@ class LocalTriton:
 
 def is_away(response: Response) -> bool:
     """Return True if Triton was not reached, or ended during the call: the status of a busy Triton has other texts."""
-    return response.status == StatusCode.UNAVAILABLE.value[0] and (
+    return response.status == UNAVAILABLE and (
         not was_reached(response.text) or any(text in response.text for text in BROKEN)
     )
 
