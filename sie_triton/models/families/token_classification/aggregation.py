@@ -10,6 +10,9 @@ from sie_triton.contract.arrays import Floats, Ints
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
+# Label of tokens that are no part of an entity.
+OUTSIDE = "O"
+
 
 class TokenLabels(NamedTuple):
     """Labels in the order of the scores.
@@ -47,7 +50,7 @@ def entities_of(
         starts = np.flatnonzero(labels.begins[best] | (np.diff(labels.kinds[best], prepend=-1) != 0))
         score, places = means(score, starts), joined(places, starts)
         best = best[starts] + len(labels.begins)
-    kept = labels.names[best] != "O"
+    kept = labels.names[best] != OUTSIDE
     return np.column_stack([places, best]).astype(np.int32)[kept], score[kept]
 
 
