@@ -6,8 +6,10 @@ import json
 import random
 import socket
 import time
+import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -23,22 +25,6 @@ VERBS = ("encode", "score", "extract")
 # Large bodies are rare, so that they do not saturate the network of one machine.
 SMALL, LARGE = 1000, 3_000_000
 
-
-FIELDS = {
-    "/v1/embeddings": ("model", "input", "dimensions", "encoding_format", "user", "truncate_prompt_tokens"),
-    "/v1/rerank": ("model", "query", "documents", "top_n", "return_documents", "rank_fields", "max_chunks_per_doc"),
-    "/v2/rerank": ("model", "query", "documents", "top_n", "relevant_spans", "max_tokens_per_doc", "priority"),
-    "/embed": ("inputs", "truncate", "normalize", "prompt_name", "truncation_direction"),
-    "/embed_sparse": ("inputs", "truncate"),
-    "/predict": ("inputs", "raw_scores", "truncate"),
-    "/rerank": ("query", "texts", "raw_scores", "return_text"),
-    "/embed_all": ("inputs", "truncate", "prompt_name"),
-    "/similarity": ("inputs", "parameters", "normalize"),
-    "/score": ("model", "text_1", "text_2", "queries", "documents", "truncate_prompt_tokens", "use_activation"),
-    "/v1/score": ("model", "data_1", "data_2", "user"),
-    "/classify": ("model", "input", "ranked", "threshold"),
-    "/pooling": ("model", "input", "task", "encoding_format", "embed_dtype", "endianness"),
-}
 USUAL = {"model": "a/other", "input": "x", "inputs": ["x"], "query": "q", "documents": ["a"], "texts": ["a"]}
 USUAL |= {"text_1": "q", "text_2": ["a"], "data_1": "q", "data_2": ["a"]}
 ODD = ("", "x", "org/name", "a:b:c", "\0", "蔷" * 99, 0, 1, -1, 2**53, 1e300, True, False, None, "timeout", "priority")
@@ -52,10 +38,19 @@ def odd_value(rng, depth=0):
     return values if kind < 0.8 else dict(zip(("text", "mode", "x", ""), values, strict=False))
 
 
-def odd_body(rng, path):
-    body = {name: USUAL[name] for name in FIELDS[path] if name in USUAL}
+@cache
+def fields_of(port: int) -> Mapping[str, Sequence[str]]:
+    """Return the fields of each route of the other dialects, by its path, as the server itself documents them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=PATIENCE_S) as answer:
+        paths = json.load(answer)["paths"]
+    posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods and "{" not in path}
+    return {path: [*post["requestBody"]["content"][JSON]["schema"]["properties"]] for path, post in posts.items()}
+
+
+def odd_body(rng, fields):
+    body = {name: USUAL[name] for name in fields if name in USUAL}
     for _ in range(rng.randrange(1, 4)):
-        name = rng.choice((*FIELDS[path], "output_types", "options", "timeout", "", "é", "triton_x"))
+        name = rng.choice((*fields, "messages", "stream", "output_types", "options", "timeout", "", "é", "triton_x"))
         body[name] = odd_value(rng)
     return orjson.dumps(body) if rng.random() < 0.9 else orjson.dumps(odd_value(rng))
 
@@ -92,8 +87,8 @@ def path_of(rng: random.Random) -> str:
 
 def dialects(rng: random.Random, served: Served) -> str:
     """Send odd fields to every route of the other dialects."""
-    path = rng.choice(list(FIELDS))
-    body = odd_body(rng, path).replace(b'"a/other"', orjson.dumps(rng.choice(MODELS)))
+    path, fields = rng.choice([*fields_of(served.settings.door_port).items()])
+    body = odd_body(rng, fields).replace(b'"a/other"', orjson.dumps(rng.choice(MODELS)))
     return asked(served, path, body, Content_Type=rng.choice([JSON, JSON, MSGPACK, "text/plain", ""]))
 
 
@@ -130,7 +125,7 @@ def bodies(rng: random.Random, served: Served) -> str:
             (MSGPACK, rng.randbytes(size)),
         ]
     )
-    return asked(served, rng.choice([path_of(rng), *FIELDS]), body, Content_Type=kind)
+    return asked(served, rng.choice([path_of(rng), *fields_of(served.settings.door_port)]), body, Content_Type=kind)
 
 
 def rank_fields(rng: random.Random, served: Served) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from starlette.routing import Route
 
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
+from sie_triton.records.tokenizer_links import publish_tokenizer
 from sie_triton.settings import read_settings
 from tests.fuzz.asgi import Request, check_response, response_of
 from tests.fuzz.damage import damaged, one
@@ -41,6 +43,10 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
         {"model": "org/bge-m3:other", "input": "x", "profile": "other"},
         {"model": "org/clip", "input": [[1, 2], [3]]},
     ),
+    "/embeddings": ({"model": "org/bge-m3", "input": "x", "overflow_policy": "error"},),
+    "/v1/chat/completions": ({"model": "org/bge-m3", "messages": [{"role": "user", "content": "x"}], "stream": True},),
+    "/v1/completions": ({"model": "org/x", "prompt": "x"},),
+    "/v1/responses": ({"model": "org/x", "input": "x"},),
     "/v1/rerank": (
         {"model": "org/cross-encoder", "query": "q", "documents": TEXTS, "top_n": 1, "return_documents": True},
         {"model": "org/bge-m3", "query": "q", "documents": [{"text": "a", "b": "c"}], "rank_fields": ["b", "text"]},
@@ -74,6 +80,8 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
     "/similarity": (
         {"inputs": {"source_sentence": "x", "sentences": TEXTS}, "parameters": {"truncate": True, "prompt_name": "x"}},
     ),
+    "/tokenize": ({"inputs": TEXTS, "add_special_tokens": False}, {"inputs": "\ud800 蔷薇 \U0001f339"}),
+    "/decode": ({"ids": [[101, 7592, 102], []], "skip_special_tokens": False}, {"ids": [0, 1, 2**31]}),
     "/score": (
         {"model": "org/cross-encoder", "text_1": "q", "text_2": TEXTS, "truncate_prompt_tokens": -1},
         {"model": "org/cross-encoder", "queries": TEXTS, "documents": TEXTS, "use_activation": True, "user": "u"},
@@ -117,6 +125,10 @@ def door(directory: Path) -> Iterator[Target]:
     with pipelines(saved_models(directory), directory, *names) as models, asyncio.Runner() as runner:
         door = runner.run(_door(settings, models))
         app, open_door = application(door), door.backend
+        assert POSTED.keys() == posts_of(door), "each route that is posted to needs bodies here"
+        settings.status_dir.mkdir(parents=True)
+        for each in models.values():
+            publish_tokenizer(settings.status_dir, each.spec, Path(each.spec.weights))
         runner.run(open_door.__aenter__())
         secrets = (str(directory).encode(), b"site-packages", b"Traceback (most")
 
@@ -126,6 +138,12 @@ def door(directory: Path) -> Iterator[Target]:
 
         yield Target(requests(), run)
         runner.run(open_door.__aexit__())
+
+
+def posts_of(door: Door) -> set[str]:
+    """Return the paths of all routes that are posted to, as in POSTED."""
+    posts = [route.path for route in door.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
+    return {path.replace("{model:path}", "{}") for path in posts}
 
 
 async def _door(settings: Any, models: Any) -> Door:
