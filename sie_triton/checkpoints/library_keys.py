@@ -32,7 +32,6 @@ OF_DOWNLOADS = Unread("it chooses what is downloaded; a directory is served as i
 OF_THE_LIBRARY = Unread("it chooses how the library computes, not what")
 OF_TRAINING = Unread("it is for training")
 ABOUT = Unread("it describes the model")
-OTHER_INPUTS = Unread("it is for inputs other than plain texts")
 
 LENGTHS = ("query_length", "document_length", "query_expansion")
 
@@ -79,7 +78,7 @@ OF_CALLS: Mapping[str, Rule] = {
 
 CALLS: Mapping[str, Rule] = {
     **dict.fromkeys(("text", "common", "chat_template"), OBEYED),
-    **dict.fromkeys(("audio", "image", "video"), OTHER_INPUTS),
+    **dict.fromkeys(("audio", "image", "video"), Unread("it is for inputs other than plain texts")),
 }
 
 # Arguments of each call of a chat template.
@@ -101,8 +100,6 @@ TRANSFORMER: Mapping[str, Rule] = {
     "cache_dir": OF_DOWNLOADS,
 }
 
-OF_LEGACY_POOLING = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
-
 # Modules that a family serves → the keys of their files. A module with other keys does not load in the library either,
 # except for those in LENIENT.
 KEYS: Mapping[str, Mapping[str, Rule]] = {
@@ -111,7 +108,9 @@ KEYS: Mapping[str, Mapping[str, Rule]] = {
     "CLIPModel": TRANSFORMER,
     "Pooling": {
         **dict.fromkeys(("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension"), OBEYED),
-        **dict.fromkeys((f"pooling_mode_{mode}" for mode in (*OF_LEGACY_POOLING, "lasttoken")), OBEYED),
+        **dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens"), OBEYED),
+        **dict.fromkeys(("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"), OBEYED),
+        "pooling_mode_lasttoken": OBEYED,
     },
     "Dense": {
         **dict.fromkeys(("in_features", "out_features", "bias", "activation_function"), OBEYED),

@@ -36,10 +36,8 @@ WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
 
 MODULES, SAVED_SETTINGS = "modules.json", "config_sentence_transformers.json"
 
-# Class name of PyLate's models, and keys that its versions before sentence-transformers 5 wrote instead.
-PYLATE, PYLATE_KEYS = "ColBERT", ("query_prefix", "document_prefix")
-
-CROSS_ENCODER = "CrossEncoder"
+# Class names of PyLate's models and of sentence-transformers' rerankers.
+PYLATE, CROSS_ENCODER = "ColBERT", "CrossEncoder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,9 @@ def saved_as(directory: Path) -> str:
     saved = read_fields(directory / SAVED_SETTINGS, required=False)
     if "model_type" in saved.values:
         return saved.text("model_type", "null")
-    return PYLATE if any(key in saved.values for key in PYLATE_KEYS) else "SentenceTransformer"
+    # What versions of PyLate before sentence-transformers 5 wrote instead.
+    is_pylate = any(key in saved.values for key in ("query_prefix", "document_prefix"))
+    return PYLATE if is_pylate else "SentenceTransformer"
 
 
 def saved_settings(directory: Path) -> Fields:

@@ -35,7 +35,6 @@ TIMM_TANH = ("base_patch32", "large_patch16_siglip_512", "so400m_patch16", "gian
 OF_BOTH = ("layers", "width", "mlp_ratio", "norm_kwargs", "act_kwargs", "output_tokens", "block_type")
 OF_VISION = (*OF_BOTH, "image_size", "patch_size", "head_width", "pos_embed_type", "final_ln_after_pool")
 OF_TIMM = ("image_size", "timm_model_name", "timm_model_pretrained", "timm_drop", "timm_drop_path")
-OF_TRAINING = ("patch_dropout",)
 OF_TEXT = (*OF_BOTH, "context_length", "vocab_size", "heads", "pad_id", "eos_id", "tokenizer_kwargs")
 ONLY: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
     CLIP: {
@@ -56,8 +55,6 @@ ONLY: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
 
 # Ways in which open_clip's tokenizers clean texts.
 CLEANING = ("whitespace", "lower", "canonicalize")
-
-OPENAI = {"mean": CLIP_MEAN, "std": CLIP_STD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ def _check(kind: str, model: Fields, vision: Fields, text: Fields) -> None:
         for key, value in tower.values.items():
             if key in only and value not in only[key]:
                 raise _unserved(tower, key, f"supported is {only[key][-1]!r}")
-            if key not in (*keys, *only, *OF_TRAINING) and value not in (None, False):
+            if key not in (*keys, *only, "patch_dropout") and value not in (None, False):
                 raise _unserved(tower, key, "it is not supported")
     for key, allowed in ONLY[kind]["text_cfg"].items() if kind == SIGLIP else ():
         if None not in allowed and key != "proj_type" and not text.has(key):
@@ -198,7 +195,8 @@ def _side(fields: Fields, key: str) -> int:
 
 
 def _plan(given: Fields, side: int) -> ImagePlan:
-    fields = Fields(given.where, {**OPENAI, **{key: value for key, value in given.values.items() if value}})
+    own = {key: value for key, value in given.values.items() if value}
+    fields = Fields(given.where, {"mean": CLIP_MEAN, "std": CLIP_STD, **own})
     way = fields.one_of("resize_mode", ("shortest", "squash"))
     fields.one_of("mode", ("RGB",))
     filters = {"bicubic": BICUBIC, "bilinear": BILINEAR}

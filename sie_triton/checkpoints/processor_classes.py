@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 HALF = [0.5, 0.5, 0.5]
 
 # Pillow's numbers for its filters.
@@ -62,8 +61,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         **_STEPS,
         "size": {"shortest_edge": 800, "longest_edge": 1333},
         "resample": BILINEAR,
-        "image_mean": IMAGENET_MEAN,
-        "image_std": IMAGENET_STD,
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
         "default_to_square": False,
         "do_pad": True,
         "format": "coco_detection",

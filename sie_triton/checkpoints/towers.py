@@ -16,14 +16,6 @@ from sie_triton.checkpoints.positions import UNLIMITED
 from sie_triton.checkpoints.transformer_settings import settings_of, tokenizer_arguments
 from sie_triton.errors import LoadError
 
-# Modules of sentence-transformers that hold such a model, and modules after it that have no effect here.
-HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
-
-# For each kind of item, the method that sentence-transformers must call, and the only output that is supported.
-METHODS = {"text": "get_text_features", "image": "get_image_features"}
-ITS_VECTOR = "pooler_output"
-ABOUT_LENGTH = ("padding", "truncation", "max_length", "return_tensors")
-
 
 @dataclass(frozen=True, slots=True)
 class TowerFiles:
@@ -88,14 +80,15 @@ def most_tokens(home: Path) -> int:
     Raises LoadError if the latter ask for anything else than embeddings in the common space.
     """
     tokenizer, saved = read_fields(home / "tokenizer_config.json", required=False), settings_of(home)
-    for kind, usual in METHODS.items():
-        way = saved.fields("modality_config").fields(kind)
-        found = way.text("method", usual), way.text("method_output_name", ITS_VECTOR)
-        if found != (usual, ITS_VECTOR):
-            raise way.unserved(f"{found[0]} → {found[1]} cannot be served; supported is {usual} → {ITS_VECTOR}")
+    for kind in ("text", "image"):
+        way, usual = saved.fields("modality_config").fields(kind), (f"get_{kind}_features", "pooler_output")
+        found = way.text("method", usual[0]), way.text("method_output_name", usual[1])
+        if found != usual:
+            raise way.unserved(f"{' → '.join(found)} cannot be served; supported is {' → '.join(usual)}")
     calls = saved.fields("processing_kwargs")
     for kind in calls.values:
-        if own := sorted(set(calls.fields(kind).values) - set(ABOUT_LENGTH)):
+        about_length = {"padding", "truncation", "max_length", "return_tensors"}
+        if own := sorted(set(calls.fields(kind).values) - about_length):
             raise calls.unserved(f"{kind}: {', '.join(own)} cannot be served; set it in the processor's own files")
     arguments = Fields(saved.where, tokenizer_arguments(saved))
     # Tokenizers without a limit save 10^30.
@@ -108,10 +101,10 @@ def most_tokens(home: Path) -> int:
 
 def home_of(directory: Path) -> Path:
     """Return the directory of config.json; raise LoadError if sentence-transformers has layers after the towers."""
-    kinds = [(kind, path) for kind, path in _modules(directory) if kind not in WITHOUT_EFFECT]
-    if len(kinds) != 1 or kinds[0][0] not in HOLDERS:
+    kinds = [(kind, path) for kind, path in _modules(directory) if kind != "Normalize"]
+    if len(kinds) != 1 or kinds[0][0] not in ("CLIPModel", "Transformer"):
         chain = " → ".join(kind for kind, _ in kinds)
-        message = f"modules.json in {directory}: {chain} cannot be served; two towers must be a single {HOLDERS[1]}"
+        message = f"modules.json in {directory}: {chain} cannot be served; two towers must be a single Transformer"
         raise LoadError(message, "unsupported")
     return kinds[0][1]
 
@@ -136,4 +129,4 @@ def model_type_file(directory: Path) -> str:
 
 
 def _modules(directory: Path) -> list[tuple[str, Path]]:
-    return modules_of(directory) if has_file(directory / "modules.json") else [(HOLDERS[1], directory)]
+    return modules_of(directory) if has_file(directory / "modules.json") else [("Transformer", directory)]

@@ -11,8 +11,6 @@ from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 from sie_triton.system.printing import Console, echo
 
-HIDDEN = "(hidden)"
-
 
 class Setting(NamedTuple):
     """An effective setting; `source` is its flag, its variable, the path of the settings file, or DEFAULT."""
@@ -58,4 +56,4 @@ def effective(flags: dict[str, Any]) -> list[Setting]:
 
 
 def shown(name: str, value: Any) -> Any:
-    return HIDDEN if value and name in SECRETS else "" if value is None else value
+    return "(hidden)" if value and name in SECRETS else "" if value is None else value

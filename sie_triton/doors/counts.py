@@ -21,15 +21,13 @@ TOTALS, GAUGES, NUM_BYTES = ("histogram", "counter"), ("gauge_livemax", "gauge_l
 
 log = logging.getLogger(__name__)
 
-# Upper limits of the buckets, in seconds.
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 DURATION = Histogram(
     "sie_door_request_duration_seconds",
     "time from the head of a request at the door to its response",
     ["route", "status"],
     registry=None,
-    buckets=SECONDS,
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
 
 

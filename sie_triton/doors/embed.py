@@ -26,9 +26,7 @@ from sie_triton.doors.response_bodies import PARTS, timing_of
 from sie_triton.doors.schemas import STRING, record, several
 from sie_triton.errors import InputError
 
-# Meanings of input_type and truncate, and the output_dtype of types that are no output_dtype themselves.
-ROLES = {"search_query": True, "search_document": False}
-SIDES = {"END": "right", "START": "left"}
+# The output_dtype of types that are no output_dtype themselves.
 DTYPES = {"float": "float32", "base64": "float32", "binary": "ubinary"}
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
@@ -74,8 +72,8 @@ class Embed(Body):
     def translated(self) -> dict[str, Any]:
         return {
             "dimensions": self.output_dimension,
-            "is_query": ROLES.get(self.input_type or ""),
-            TRUNCATION_SIDE.name: SIDES.get(self.truncate or ""),
+            "is_query": {"search_query": True, "search_document": False}.get(self.input_type or ""),
+            TRUNCATION_SIDE.name: {"END": "right", "START": "left"}.get(self.truncate or ""),
         }
 
     @property

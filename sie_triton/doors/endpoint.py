@@ -50,14 +50,8 @@ Result = TypeVar("Result")
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
 
-# Headers that SIE's clients read: the code of an error, the id of a request.
-ERROR_CODE, SIE_REQUEST_ID = "X-SIE-Error-Code", "X-SIE-Request-ID"
-
 # Headers with which a request asks for a part of a cluster. One server ignores them.
 WISHES = ("x-sie-pool", "x-sie-machine-profile")
-
-# Responses from this status on are the server's fault.
-SERVER_ERROR = 500
 
 # Upper bound for the copies of a body in memory at a time: as received, decoded, as tensors, and as sent to Triton.
 COPIES = 4
@@ -257,7 +251,7 @@ class DoorEndpoint:
                 response = failure_response(failure, request.dialect or self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
-                response.headers[SIE_REQUEST_ID] = request.request_id or request.trace_id
+                response.headers["X-SIE-Request-ID"] = request.request_id or request.trace_id
                 is_small = len(response.body) <= self._door.limits.small_body_bytes
                 await response(scope, receive, send if is_small else send_all(send))
                 if not self._is_open:
@@ -271,7 +265,7 @@ class DoorEndpoint:
             method, path = request.method, request.url[:MAX_URL]
             attributes: dict[str, Any] = {"http.request.method": method, "url.path": path}
             attributes |= {"http.response.status_code": status, "sie.request_id": request.identity()[REQUEST_ID]}
-            error = f"status {status}" if status >= SERVER_ERROR else ""
+            error = f"status {status}" if status >= 500 else ""
             tracing.end(request.trace, f"{method} {path}", request.arrived_ns, attributes, error)
 
     async def _answered(self, request: DoorRequest, receive: Receive, held: Held) -> Response | None:
@@ -340,7 +334,7 @@ async def while_connected(connection: Connection | None, act: Callable[[], Await
 
 
 def failure_response(failure: Failure, dialect: Dialect = SIE) -> Response:
-    status, headers = dialect.status(failure.row), {ERROR_CODE: failure.row.code, **failure.headers}
+    status, headers = dialect.status(failure.row), {"X-SIE-Error-Code": failure.row.code, **failure.headers}
     if failure.retry_after_s is not None:
         headers["Retry-After"] = str(failure.retry_after_s)
     elif status >= 500:

@@ -33,8 +33,6 @@ class Row(NamedTuple):
     tei: int
 
 
-_NOT_LOADED = Row("MODEL_LOAD_FAILED", 502, 502, 502, 424)
-
 # By the kind of an error (`errors`), or the door's own kind. Clients of other dialects retry a busy server on 429.
 TABLE: Mapping[str, Row] = {
     "input": Row("INVALID_INPUT", 400, 400, 400, 422),
@@ -52,7 +50,7 @@ TABLE: Mapping[str, Row] = {
     "cancelled": Row("QUEUE_UNAVAILABLE", 503, 503, 503, 503),
     "model": Row("INFERENCE_ERROR", 500, 500, 500, 424),
     "internal": Row("INFERENCE_ERROR", 500, 500, 500, 424),
-    **{LoadError("", reason).kind: _NOT_LOADED for reason in REASONS},
+    **{LoadError("", reason).kind: Row("MODEL_LOAD_FAILED", 502, 502, 502, 424) for reason in REASONS},
     # the door's own
     "unauthorized": Row("UNAUTHORIZED", 401, 401, 401, 401),
     "forbidden": Row("FORBIDDEN", 403, 403, 403, 403),

@@ -22,17 +22,8 @@ from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.schemas import INTEGER, NUMBERS, STRING, any_of, fields, optional, record, several
 from sie_triton.errors import InputError
 
-# OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and nothing would detect it.
-IDS_REFUSED = (
-    "contains token ids, which belong to another tokenizer than the model's; send texts "
-    "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
-)
-
 # OpenAI's error codes by our codes; our other codes are sent in lower case.
 CODES = {"MODEL_NOT_FOUND": "model_not_found", "UNAUTHORIZED": "invalid_api_key"}
-SERVER_ERROR, REQUEST_ERROR, BUSY_ERROR = "server_error", "invalid_request_error", "rate_limit_error"
-
-FULL = 429
 
 # Fields of the body by the names that the contract and the client use.
 FIELDS = {"text": "input", "items": "input"}
@@ -42,7 +33,12 @@ def _refuse_ids(given: Any) -> Any:
     first = given[0] if isinstance(given, list) and given else None
     first = first[0] if isinstance(first, list) and first else first
     if type(first) is int:
-        raise InputError.at("input", IDS_REFUSED)
+        # A model would read ids of OpenAI's tokenizer as other words, and nothing would detect it.
+        raise InputError.at(
+            "input",
+            "contains token ids, which belong to another tokenizer than the model's; send texts "
+            "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)",
+        )
     return given
 
 
@@ -132,7 +128,8 @@ def error(failure: Failure) -> dict[str, Any]:
 
 def error_body(status: int, message: str) -> dict[str, Any]:
     """Return the body of an error of which only the status is known."""
-    kind = BUSY_ERROR if status == FULL else SERVER_ERROR if status >= 500 else REQUEST_ERROR
+    usual = "server_error" if status >= 500 else "invalid_request_error"
+    kind = "rate_limit_error" if status == 429 else usual
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 

@@ -40,7 +40,6 @@ STATUSES = {
     "503": "the model is being loaded, or the server or its remote endpoint is busy; retry after Retry-After seconds",
     "504": "the timeout of the request passed; retry after Retry-After seconds",
 }
-OF_GET = ("401", "403", "404", "500", "503")
 
 TEXT = "text/plain"
 
@@ -104,7 +103,8 @@ def operation(
 ) -> Document:
     """Return the document of a route without a body; `answer` and `error` are JSON schemas, `types` the answer's."""
     made = {"summary": summary, "parameters": list(parameters)}
-    return lambda specs: made | {"responses": responses(answer, types) | failures(*OF_GET, schema=error)}
+    failed = failures("401", "403", "404", "500", "503", schema=error)
+    return lambda specs: made | {"responses": responses(answer, types) | failed}
 
 
 def probe(summary: str) -> Document:

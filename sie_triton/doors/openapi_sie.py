@@ -31,13 +31,6 @@ from sie_triton.doors.schemas import (
     several,
 )
 
-# Content types of a request and of a response; requests may use several names of msgpack.
-READ = tuple(MEDIA_TYPES)
-WRITTEN = (JSON, MSGPACK)
-
-# Parameters that are fields of `params` or of the body itself; all others are options.
-NAMED = {*ENCODE.named, *SCORE.named, *EXTRACT.named}
-
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
 FORMS = 'base64, or {"data": base64}; in msgpack bytes'
 HINT = {"description": "ignored: the content decides"}
@@ -50,9 +43,6 @@ IDENTITY = any_of(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1},
 CUT = BOOLEAN | {"const": True, "description": "present if the model read only the beginning"}
 # Follows Python, which counts more characters as whitespace than ECMAScript does.
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
-
-TIMES = ("total_ms", "queue_ms", "batch_wait_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
-TIMING = record(**dict.fromkeys(TIMES, NUMBER))
 
 
 def encode(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
@@ -96,16 +86,18 @@ def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, a
     tried = next((model for model in models if TEXT.name in model.spec.inputs and not model.extraction.entities), None)
     example = None if tried is None else _example(verb, tried)
     first = sorted(models, key=lambda model: model is not tried)
-    own = {"usage": record(input_tokens=INTEGER), "timing": TIMING}
+    times = ("total_ms", "queue_ms", "batch_wait_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
+    own = {"usage": record(input_tokens=INTEGER), "timing": record(**dict.fromkeys(times, NUMBER))}
     answered = fields({"model": STRING, **answer, **own}, "model", *list(answer)[:1], *own)
     path = model_parameter([model.spec.model for model in first])
-    return posted(summary, body, example, answered, parameters=[path, TIMEOUT], read=READ, written=WRITTEN)
+    read, written = tuple(MEDIA_TYPES), (JSON, MSGPACK)  # requests may use several names of msgpack
+    return posted(summary, body, example, answered, parameters=[path, TIMEOUT], read=read, written=written)
 
 
 def _split(models: Sequence[Model], verb: str) -> tuple[dict[str, Schema], Schema]:
     """Return the parameters with fields of their own, and the schema of the options."""
     found = parameters(models, verb)
-    named = {name: found.pop(name) for name in NAMED if name in found}
+    named = {name: found.pop(name) for each in (ENCODE, SCORE, EXTRACT) for name in each.named if name in found}
     found[OVERFLOW] = optional({"enum": list(POLICIES)}) | {"description": "error: a text that is too long is refused"}
     return named, closed(found)
 

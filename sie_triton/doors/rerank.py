@@ -33,9 +33,6 @@ from sie_triton.doors.response_bodies import sie_timing
 from sie_triton.doors.schemas import INTEGER, NUMBER, STRING, fields, record, several
 from sie_triton.errors import InputError
 
-# Maximum number of documents in one of Cohere's search units.
-DOCUMENTS_PER_UNIT = 100
-
 # Maximum number of rank_fields, and of characters in each: every document is searched once for each of them.
 MAX_RANK_FIELDS = 16
 
@@ -141,7 +138,7 @@ def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: in
     results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.return_documents:
         results = [each | {"document": _returned(wanted.documents[int(each["index"])])} for each in results]
-    units = -(-len(scores) // DOCUMENTS_PER_UNIT)
+    units = -(-len(scores) // 100)  # of up to 100 documents
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}
     return {
         "id": str(uuid4()),

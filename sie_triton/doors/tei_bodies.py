@@ -11,9 +11,6 @@ from sie_triton.doors.fields import NESTED, Body, Count, Items, Texts, allowing
 from sie_triton.doors.tokenizing import check_size
 from sie_triton.models.families.shared.classes import RAW_SCORES
 
-# Meanings of prompt_name; other names are prompts of the model's own.
-PROMPT_NAMES = {"query": True, "document": False}
-
 DIRECTION = "truncation_direction"
 
 
@@ -41,7 +38,8 @@ class Prompted(Truncating):
     prompt_name: str | None = Field(None, description="query, document, or another prompt in the model's own files")
 
     def translated(self) -> dict[str, Any]:
-        is_query = PROMPT_NAMES.get(self.prompt_name or "")
+        # Other names are prompts of the model's own.
+        is_query = {"query": True, "document": False}.get(self.prompt_name or "")
         return super().translated() | {
             "is_query": is_query,
             "prompt_name": self.prompt_name if is_query is None else None,

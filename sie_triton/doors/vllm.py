@@ -29,14 +29,11 @@ from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.schemas import INTEGER, NUMBER, NUMBERS, STRING, any_of, fields, optional, record, several
 from sie_triton.errors import InputError
 
-# Fields of a request to /score for its texts: all of the first, then all of the second. A request has a pair.
-FIRST, SECOND = ("text_1", "queries", "data_1"), ("text_2", "documents", "items", "data_2")
+# Fields of a request to /score for its texts: a request has a pair.
 PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 # Outputs by task of /pooling.
 OUTPUTS = {"embed": DENSE.name, "token_embed": MULTIVECTOR.name}
-
-BAD_REQUEST, NOT_FOUND, SERVER_ERROR = "BadRequestError", "NotFoundError", "InternalServerError"
 
 Activated = Annotated[bool, allowing(bool, "is not supported"), WithJsonSchema({"enum": [True]})]
 
@@ -72,7 +69,8 @@ class Score(Pooled):
 
     def lists(self) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
         """Return the names of the two fields with their texts; InputError unless they are a pair of fitting lengths."""
-        given = tuple(name for name in (*FIRST, *SECOND) if getattr(self, name) is not None)
+        names = ("text_1", "queries", "data_1", "text_2", "documents", "items", "data_2")
+        given = tuple(name for name in names if getattr(self, name) is not None)
         if given not in PAIRS:
             allowed = "; or ".join(" and ".join(pair) for pair in PAIRS)
             raise InputError.at("text_1", f"give {allowed}")
@@ -252,7 +250,8 @@ def _told(
 def error(failure: Failure) -> dict[str, Any]:
     """Return the body of a failure."""
     status = failure.row.openai
-    kind = {400: BAD_REQUEST, 404: NOT_FOUND}.get(status, SERVER_ERROR if status >= 500 else HTTPStatus(status).phrase)
+    usual = "InternalServerError" if status >= 500 else HTTPStatus(status).phrase
+    kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, usual)
     told = {"message": failure.message, "type": kind, "param": failure.field.partition("[")[0] or None, "code": status}
     return {"error": {**told, **failure.more}}
 

@@ -29,9 +29,6 @@ SENT = Path("model file")
 # A character has up to four bytes.
 MAX_BYTES = 4 * MAX_CHARACTERS
 
-# End of the error of an empty model file; weights_path may replace hf_id.
-NEEDS = "a model file needs the keys sie_id, hf_id, tasks, profiles"
-
 
 def load_file(path: Path) -> ModelConfig:
     """Read one model file; CatalogError names the file, the key and the allowed values."""
@@ -45,7 +42,9 @@ def load_file(path: Path) -> ModelConfig:
 
 def read_model(content: bytes, path: Path) -> ModelConfig:
     """Return the model of a model file's content; CatalogError names `path`, the key and the allowed values."""
-    return parsed(content, path, ModelConfig, NEEDS).record_source(path)
+    # The last words are for an empty file; weights_path may replace hf_id.
+    needs = "a model file needs the keys sie_id, hf_id, tasks, profiles"
+    return parsed(content, path, ModelConfig, needs).record_source(path)
 
 
 def parsed(content: bytes, path: Path, kind: type[Parsed], needs: str) -> Parsed:

@@ -13,8 +13,6 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import Recognised, family, fitted, load_processor
 from sie_triton.models.weights.locate import HUB, locate
 
-INDEXES = tuple(f"{pattern}.index.json" for pattern in SAFETENSORS)
-
 
 def faults(spec: ModelSpec) -> Iterator[str]:
     """Yield a sentence for each reason why requests of the model, or of one of its adapters, would fail."""
@@ -58,7 +56,7 @@ def _matching(directory: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 def _shards(directory: Path) -> Iterator[Path]:
     """Yield the files that indexes of safetensors name."""
-    for path in _matching(directory, INDEXES):
+    for path in _matching(directory, [f"{pattern}.index.json" for pattern in SAFETENSORS]):
         index = read_fields(path)
         yield from (inside(path.parent, name, index.where) for name in index.text_map("weight_map").values())
 

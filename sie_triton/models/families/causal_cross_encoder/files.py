@@ -23,7 +23,6 @@ from sie_triton.checkpoints.transformer_settings import GENERATION, settings_of
 from sie_triton.errors import LoadError
 
 LOGIT_SCORE = "LogitScore"
-FLAT, STRUCTURED = FORMATS = ("flat", "structured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class CausalFiles:
             message = f"transformer_task: {shortened(text.task)} cannot be served"
             raise settings.unserved(f"{message}; this family needs {GENERATION}")
         arguments = check_keys(settings.fields("processing_kwargs").fields("chat_template"), OF_TEMPLATES)
+        changed = [name for name in ("add_generation_prompt", "enable_thinking") if arguments.has(name)]
         size = text.config.integer("vocab_size", least=1)
         score = module_keys(LOGIT_SCORE, kinds[1][1])
         tokens = [score.integer(key, most=size - 1) for key in ("true_token_id", "false_token_id") if score.has(key)]
@@ -64,9 +64,8 @@ class CausalFiles:
             text=text,
             tokens=tuple(tokens),
             activation=activation_of(saved_settings(directory), text.config),
-            is_structured=_message_format(settings) == STRUCTURED,
-            arguments={"add_generation_prompt": False}
-            | {name: arguments.flag(name, False) for name in ARGUMENTS if arguments.has(name)},
+            is_structured=_message_format(settings) == "structured",
+            arguments={"add_generation_prompt": False} | {name: arguments.flag(name, False) for name in changed},
         )
 
     @property
@@ -75,10 +74,6 @@ class CausalFiles:
         name = architecture(self.text.config) or "a language model"
         tokens = " and ".join(map(str, self.tokens))
         return f"modules.json: {name}, {LOGIT_SCORE} of {tokens}, {self.activation.rpartition('.')[2]}"
-
-
-# Arguments of chat templates that change what is written.
-ARGUMENTS = ("add_generation_prompt", "enable_thinking")
 
 
 def is_causal_cross_encoder(directory: Path) -> bool:
@@ -95,4 +90,4 @@ def _message_format(settings: Fields) -> str:
     method, output = way.text("method", "forward"), way.text("method_output_name", "logits")
     if (method, output) != ("forward", "logits"):
         raise way.unserved(f"{shortened(method)} → {shortened(output)} cannot be served; supported is forward → logits")
-    return way.one_of("format", FORMATS)
+    return way.one_of("format", ("flat", "structured"))

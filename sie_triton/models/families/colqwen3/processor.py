@@ -9,10 +9,6 @@ from sie_triton.models.families.colqwen2.processor import page_processor
 from sie_triton.models.families.colqwen3 import ColQwen3Options, plan_of, read
 from sie_triton.models.families.shared.pages.processor import AUGMENTATION, PageProcessor
 
-# The default prompt before and behind an image.
-BEFORE_IMAGE = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image."
-BEHIND_IMAGE = "<|im_end|><|endoftext|>"
-
 
 class ColQwen3Processor(PageProcessor):
     """Processor that reads texts without the white space around them."""
@@ -24,6 +20,8 @@ class ColQwen3Processor(PageProcessor):
 def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
     files = read(directory)
     settings, pad = files.settings, special_token(directory, "pad_token")
-    prompt = settings.text("visual_prompt_prefix", BEFORE_IMAGE) + settings.text("visual_prompt_suffix", BEHIND_IMAGE)
+    usual = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image."
+    before, behind = settings.text("visual_prompt_prefix", usual), "<|im_end|><|endoftext|>"
+    prompt = before + settings.text("visual_prompt_suffix", behind)
     around = (settings.text("query_prefix", ""), pad * AUGMENTATION)
     return page_processor(spec, files, plan_of(files, ColQwen3Options.of(spec)), prompt, around, ColQwen3Processor)

@@ -22,8 +22,7 @@ from sie_triton.models.families.base import Family, Options
 
 CONTENT_LENGTHS = Tensor("content_lengths", "INT32", (-1,), "[n] bytes of each document")
 CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", CONTENT_LENGTHS.name, is_large=True)
-CONVERTED_LENGTHS = Tensor("converted_lengths", "INT32", (-1,), "[n] bytes of each result")
-CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", CONVERTED_LENGTHS.name)
+CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", "converted_lengths")
 ERROR = "error"
 
 # How long a document takes is not known in advance. Each costs a whole forward pass, so that none waits for another

@@ -40,9 +40,6 @@ from sie_triton.models.families.docling import (
 from sie_triton.models.inputs.documents import format_of
 from sie_triton.system.processes import confined
 
-# Cost of the longest document.
-MOST_READ = DOCUMENT_COST + 2**31 // BYTES_A_TOKEN
-
 SAMPLE, HTML = b"# A heading\n\nA line of text.\n", b"<html><p>A line of text.</p></html>"
 
 FORK = get_context("fork")
@@ -63,7 +60,8 @@ class DoclingAdapter(Adapter):
 
     def __init__(self, max_num_pages: int, most_s: float, limits: DocumentLimits = DocumentLimits()) -> None:
         self._document_limits = limits
-        super().__init__(Encoder(), limits={READ.name: MOST_READ, CONTENT_LENGTHS.name: 2**31 - 1})
+        longest = DOCUMENT_COST + 2**31 // BYTES_A_TOKEN
+        super().__init__(Encoder(), limits={READ.name: longest, CONTENT_LENGTHS.name: 2**31 - 1})
         self._max_num_pages, self._most_s, self._starting = max_num_pages, most_s, Lock()
         self._converter = _converter()
         for sample in (SAMPLE, HTML):  # imports what each process would import again

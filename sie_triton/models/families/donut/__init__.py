@@ -100,16 +100,13 @@ def page_plan(directory: Path) -> tuple[ImagePlan, bool]:
     return plan, fields.flag("do_align_long_axis", False)
 
 
-DOCVQA, RVLCDIP = "<s_docvqa>", "<s_rvlcdip>"
-
-
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
     """Return an answer, a document's class, or each value with its path in the generated JSON."""
     (row,) = rows
     task, data = json.loads(text_of(row))
-    if task == DOCVQA:
+    if task == "<s_docvqa>":
         return Findings(data=data, lines=[_line(text, "answer") for text in _values_of(data, "answer")])
-    if task == RVLCDIP:
+    if task == "<s_rvlcdip>":
         names = list(_values_of(data, "class"))
         lines = [_line(name, "document_class") for name in names]
         return Findings(data=data, lines=lines, classifications=[Class(name, CERTAIN) for name in names])

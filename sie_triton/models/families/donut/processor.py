@@ -24,8 +24,6 @@ from sie_triton.models.inputs.tokenizer import open_tokenizer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-USUAL_NEW_TOKENS = 512
-
 QUESTION = ("<s_question>", "</s_question>", "<s_answer>")
 
 # Maximum aspect ratio. It limits memory, since an image is first resized until its shorter side is that of the page.
@@ -51,7 +49,7 @@ class DonutProcessor(ReaderProcessor):
     def frame(self, part: Part) -> ReadingPrompt:
         ids = self.ids(self._task_prompt(part))
         # The model never reads the last token that it generates.
-        most = new_tokens(part, USUAL_NEW_TOKENS, self._longest + 1 - len(ids))
+        most = new_tokens(part, usual=512, room=self._longest + 1 - len(ids))
         return ReadingPrompt(ids, most, num_beams(part.options))
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:

@@ -23,8 +23,6 @@ from sie_triton.models.families.florence2.tasks import TASKS
 from sie_triton.models.families.shared.readers.adapter import OneSizeAdapter
 from sie_triton.models.families.shared.readers.processor import NEW_TOKENS
 
-NAMES = tuple(TASKS)
-
 
 class Florence2Adapter(OneSizeAdapter):
     def __init__(self, generator: Generator, tokenizer: tokenizers.Tokenizer, files: Florence2Files) -> None:
@@ -54,7 +52,7 @@ class Florence2Adapter(OneSizeAdapter):
         end = next((i for i, token in enumerate(tokens) if i and token in self._closing), len(tokens))
         written = self._tokenizer.decode(tokens[: end + 1], skip_special_tokens=False)
         height, width = features[ORIGINAL_SIZES.name].values[item].tolist()
-        name = NAMES[int(features[TASK.name].values[item])]
+        name = list(TASKS)[int(features[TASK.name].values[item])]
         return json.dumps([name, self._answers.read(TASKS[name], written, (width, height))])
 
     def sampled(self, lengths: Sequence[int]) -> Features:

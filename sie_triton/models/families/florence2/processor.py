@@ -28,8 +28,6 @@ from sie_triton.models.inputs.tokenizer import open_tokenizer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-USUAL_NEW_TOKENS = 1024
-
 
 class Florence2Processor(ReaderProcessor):
     """Processor of Florence-2.
@@ -59,7 +57,7 @@ class Florence2Processor(ReaderProcessor):
             raise InputError.at(
                 "parameter instruction", f"the prompt has {len(ids)} tokens; the model reads at most {most}"
             )
-        most = new_tokens(part, USUAL_NEW_TOKENS, self._longest)
+        most = new_tokens(part, usual=1024, room=self._longest)
         return ReadingPrompt(ids, most, num_beams(part.options), NUMBERS[task.name])
 
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:

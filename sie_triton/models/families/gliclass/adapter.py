@@ -21,10 +21,6 @@ from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGIT
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.token_batch import tokens
 
-ENCODER = "model.encoder_model."
-TEXT, LABELS, SCORER, SCALE = "model.text_projector.", "model.classes_projector.", "model.scorer.", "model.logit_scale"
-TINY = 1e-8
-
 
 class GliclassAdapter(Adapter):
     """GLiClass adapter. `scale` multiplies the logits of normalized features.
@@ -62,7 +58,7 @@ class GliclassAdapter(Adapter):
     def _logits(self, texts: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         texts, labels = self._parts["text"](texts), self._parts["labels"](labels)
         if self._files.normalizes:
-            texts, labels = (each / (each.norm(dim=-1, keepdim=True) + TINY) for each in (texts, labels))
+            texts, labels = (each / (each.norm(dim=-1, keepdim=True) + 1e-8) for each in (texts, labels))
         logits: torch.Tensor = self._parts["scorer"](texts, labels, rows)
         return logits * self._scale if self._files.normalizes else logits
 
@@ -91,15 +87,15 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Glicl
     if files.activation not in ACTIVATIONS:
         raise files.config.unserved(f"projector_hidden_act {files.activation} is unknown")
     weights = Checkpoint(directory, engine.dtype, engine.device)
-    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
+    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, "model.encoder_model."))
     engine.settle(encoder)
     width, size = int(encoder.config.hidden_size), files.hidden_size
     parts = nn.ModuleDict(
         {
-            "text": weights.fill(Projector(width, size, files.activation), TEXT),
-            "labels": weights.fill(Projector(width, size, files.activation), LABELS),
-            "scorer": weights.fill(SCORERS[files.scorer](size), SCORER),
+            "text": weights.fill(Projector(width, size, files.activation), "model.text_projector."),
+            "labels": weights.fill(Projector(width, size, files.activation), "model.classes_projector."),
+            "scorer": weights.fill(SCORERS[files.scorer](size), "model.scorer."),
         }
     )
-    scale = weights.below(SCALE).get("")
+    scale = weights.below("model.logit_scale").get("")
     return GliclassAdapter(encoder, parts, files, 1.0 if scale is None else float(scale))

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 
-MODEL_TYPE = "GLiClass"
-
 POOLINGS = ("first", "last", "avg", "max", "sum", "rms", "abs_max", "abs_avg")
 SCORERS = ("simple", "weighted-dot", "mlp", "hopfield")
 
@@ -103,4 +101,4 @@ def check_supported(config: Fields) -> None:
 
 def is_gliclass(directory: Path) -> bool:
     path = directory / "config.json"
-    return has_file(path) and read_fields(path).values.get("model_type") == MODEL_TYPE
+    return has_file(path) and read_fields(path).values.get("model_type") == "GLiClass"

@@ -25,7 +25,6 @@ from sie_triton.models.families.shared.thresholds import least_scores
 
 MARKER = "span_rep_layer.span_rep_layer."
 LABELS = "prompt_rep_layer."
-SCORER = "scorer."
 
 Head = SpanHead | TaggingHead
 Spans = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -96,7 +95,7 @@ def reader_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> W
 
 def head_of(files: GlinerFiles, weights: Checkpoint) -> Head:
     if files.span_mode == "token_level":
-        return weights.fill(TaggingHead(files.hidden_size), SCORER)
+        return weights.fill(TaggingHead(files.hidden_size), "scorer.")
     head = SpanHead(files.hidden_size, files.max_width, files.span_mode)
     weights.fill(head.marker, MARKER)
     weights.fill(head.labels, LABELS)

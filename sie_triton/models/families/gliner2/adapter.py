@@ -50,10 +50,6 @@ from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
 from sie_triton.models.families.shared.token_batch import tokens
 
-ENCODER = "encoder."
-MARKER = "span_rep.span_rep_layer."
-CLASSIFIER, COUNTER, FIELDS = "classifier.", "count_pred.", "count_embed."
-
 
 class Group(NamedTuple):
     """A question: its role, its task, and the range of its labels, from its own to the one after its last field."""
@@ -231,15 +227,12 @@ def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Gliner2Adapter:
     files = Gliner2Files.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
-    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))
+    encoder = engine.encoder(engine.load_part(files.encoder.values, weights, "encoder."))
     engine.settle(encoder)
     size = int(encoder.config.hidden_size)
     heads = Heads(size, files.max_width, INSTANCES[files.counting_layer](size))
-    for part, prefix in (
-        (heads.spans.marker, MARKER),
-        (heads.classifier, CLASSIFIER),
-        (heads.counter, COUNTER),
-        (heads.instances, FIELDS),
-    ):
-        weights.fill(part, prefix)
+    weights.fill(heads.spans.marker, "span_rep.span_rep_layer.")
+    weights.fill(heads.classifier, "classifier.")
+    weights.fill(heads.counter, "count_pred.")
+    weights.fill(heads.instances, "count_embed.")
     return Gliner2Adapter(encoder, heads)

@@ -9,14 +9,6 @@ from pathlib import Path
 from sie_triton.checkpoints.files import Fields, read_fields, read_json
 from sie_triton.checkpoints.gliner import longest_piece
 
-CONFIG, ENCODER_CONFIG = "config.json", "encoder_config/config.json"
-MODEL_TYPE = "extractor"
-
-COUNTING_LAYERS = ("count_lstm", "count_lstm_v2", "count_lstm_moe")
-
-# Words in a piece if config.json gives no number.
-MAX_WORDS = 512
-
 
 @dataclass(frozen=True, slots=True)
 class Gliner2Files:
@@ -30,7 +22,7 @@ class Gliner2Files:
 
     @classmethod
     def read(cls, directory: Path) -> "Gliner2Files":
-        config, encoder = read_fields(directory / CONFIG), read_fields(directory / ENCODER_CONFIG)
+        config, encoder = (read_fields(directory / name) for name in ("config.json", "encoder_config/config.json"))
         head = config.fields("span_head")
         for fields, key, served in (
             (config, "architecture", "span"),
@@ -43,9 +35,9 @@ class Gliner2Files:
         return cls(
             directory=directory,
             encoder=encoder,
-            counting_layer=config.one_of("counting_layer", COUNTING_LAYERS),
+            counting_layer=config.one_of("counting_layer", ("count_lstm", "count_lstm_v2", "count_lstm_moe")),
             max_width=head.integer("max_width", config.integer("max_width", 8, least=1, most=1000), least=1, most=1000),
-            max_words=config.integer("max_len", MAX_WORDS, least=1),
+            max_words=config.integer("max_len", 512, least=1),
         )
 
     def longest(self, max_prompt: int) -> int:
@@ -54,5 +46,5 @@ class Gliner2Files:
 
 
 def is_gliner2(directory: Path) -> bool:
-    config = read_json(directory / CONFIG, default={})
-    return isinstance(config, dict) and config.get("model_type") == MODEL_TYPE
+    config = read_json(directory / "config.json", default={})
+    return isinstance(config, dict) and config.get("model_type") == "extractor"

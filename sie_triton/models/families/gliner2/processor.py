@@ -26,9 +26,6 @@ from sie_triton.models.inputs.growth import check_whole
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
 
-# Number of words that two neighbouring pieces share.
-OVERLAP = 64
-
 ENDS = (".", "!", "?")
 
 
@@ -157,4 +154,4 @@ def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
     if missing:
         raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
     longest = min(spec.max_sequence_length, files.longest(MAX_PROMPT))
-    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, OVERLAP), min(MAX_PROMPT, longest // 2))
+    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, overlap=64), min(MAX_PROMPT, longest // 2))

@@ -4,6 +4,7 @@
 ( structure: field ( choice | choice ) , … ) word word …
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +16,6 @@ from sie_triton.models.families.gliner2.tensors import ANY_CLASSES, ENTITIES, FI
 ASKED, DESCRIPTION, SEPARATOR, TEXT = "[P]", "[DESCRIPTION]", "[SEP_STRUCT]", "[SEP_TEXT]"
 OF_STRUCTURE, OF_ENTITIES, OF_RELATION, OF_TASK = "[C]", "[E]", "[R]", "[L]"
 MARKERS = (ASKED, DESCRIPTION, SEPARATOR, TEXT, OF_STRUCTURE, OF_ENTITIES, OF_RELATION, OF_TASK)
-
-NAN = float("nan")
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class PromptPart:
     def _label(self, place: int, role: int, threshold: float | None) -> None:
         self.labels.append(place)
         self.roles.append(role)
-        self.thresholds.append(NAN if threshold is None else threshold)
+        self.thresholds.append(math.nan if threshold is None else threshold)
 
 
 def question_of(request: ExtractionRequest, labels: Sequence[Label]) -> PromptPart:

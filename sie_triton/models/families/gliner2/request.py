@@ -13,9 +13,6 @@ from sie_triton.models.families.gliner2.checked import LIMITS, description_of, n
 from sie_triton.models.families.gliner2.output_schema import Schema, read_schema
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
-# Size of the cache of parsed parameters, in requests.
-KEPT = 64
-
 OVERLAP_POLICY = Parameter(
     "overlap_policy",
     str,
@@ -70,7 +67,7 @@ def request_of(options: Mapping[str, ParameterValue]) -> ExtractionRequest:
     return _read(*(str(options.get(name, "")) for name in names))
 
 
-@lru_cache(KEPT)
+@lru_cache(maxsize=64)
 def _read(schema: str, relations: str, classes: str) -> ExtractionRequest:
     request = ExtractionRequest(
         read_schema(schema) if schema.strip() else None,

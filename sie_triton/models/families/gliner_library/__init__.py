@@ -20,8 +20,7 @@ from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relati
 from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
-ASKED_LENGTHS = Tensor("asked_lengths", "INT32", (-1,), "[n] bytes of each item")
-ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", ASKED_LENGTHS.name)
+ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", "asked_lengths")
 
 CHARACTERS_A_TOKEN = 4
 PACKAGES = "gliner torch"

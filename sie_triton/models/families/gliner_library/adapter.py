@@ -24,13 +24,12 @@ from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS
 from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import least_score, least_scores
 
-MOST_READ = 2**31 - 1
 SAMPLE = json.dumps(["Ada lived in London.", ["person"], [None]]).encode()
 
 
 class GlinerLibraryAdapter(Adapter):
     def __init__(self, model: Any) -> None:
-        super().__init__(Encoder(), limits={READ.name: MOST_READ})
+        super().__init__(Encoder(), limits={READ.name: 2**31 - 1})
         self.weights_bytes = sum(each.numel() * each.element_size() for each in model.model.parameters())
         self._model = model
         # Arguments for entities alone.

@@ -22,8 +22,6 @@ from sie_triton.models.families.shared.labels.word_reader import WordReader
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
 
-MARKER = "span_rep_layer.rel_rep_layer."
-
 # Offsets from a label's marker to the tokens whose mean is the label's state.
 OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
 
@@ -94,6 +92,6 @@ def head_of(files: GlirelFiles, weights: Checkpoint) -> RelationHead:
         refining(files.refines_relations, "refine_relation.", RELATION_LAYERS),
         refining(files.refines_labels, "refine_prompt.", LABEL_LAYERS),
     )
-    weights.fill(head.marker, MARKER)
+    weights.fill(head.marker, "span_rep_layer.rel_rep_layer.")
     weights.fill(head.labels, LABELS)
     return head

@@ -33,8 +33,6 @@ TOKENS, MASK = "token_embeddings", "MultiVectorMask"
 # PyLate's default.
 QUERY_LENGTH = 32
 
-MAX_KEPT = 1000
-
 # Keys of config_sentence_transformers.json that show a model of PyLate, whose queries are expanded by default.
 OF_PYLATE = (
     *LENGTHS,
@@ -90,7 +88,7 @@ class MultiVectorFiles:
             markers=tuple(filter(None, markers.values())),
             skipped=mask.texts("skiplist_words", punctuation),
             skipped_in=mask.texts("skiplist_tasks", ("document",)),
-            kept=mask.integers("keep_only_token_ids", most=MAX_KEPT),
+            kept=mask.integers("keep_only_token_ids", most=1000),
         )
 
     @property

@@ -21,7 +21,6 @@ ARCHITECTURE = "HF_ColBERT"
 METADATA = "artifact.metadata"
 
 # Defaults of Stanford's code.
-QUERY_MARKER, DOCUMENT_MARKER = "[unused0]", "[unused1]"
 QUERY_LENGTH, DIM = 32, 128
 
 
@@ -45,8 +44,8 @@ def _read(directory: Path) -> MultiVectorFiles:
     text = TextFiles.read(directory)
     metadata = read_fields(directory / METADATA, required=False)
     dim = _dim(directory, metadata)
-    query = f"{metadata.text('query_token_id', '') or QUERY_MARKER} "
-    document = f"{metadata.text('doc_token_id', '') or DOCUMENT_MARKER} "
+    query = f"{metadata.text('query_token_id', '') or '[unused0]'} "
+    document = f"{metadata.text('doc_token_id', '') or '[unused1]'} "
     return MultiVectorFiles(
         # A text without a role is a document.
         text=replace(

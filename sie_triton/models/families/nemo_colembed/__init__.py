@@ -9,6 +9,7 @@ of the authors' own processor (nvidia/nemotron-colembed-vl-4b-v2), and so are th
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import PatchPlan
@@ -18,20 +19,14 @@ from sie_triton.models.families.shared.pages import PageFamily
 
 MODEL_TYPE = "qwen3_vl_nemotron_embed"
 
-# Maximum length of a document in tokens, in the authors' processor.
-LONGEST_DOCUMENT = 4096
-
-# SIE serves it with the same adapter.
-VERSION_1 = {
-    "nvidia/llama-nemoretriever-colembed-3b-v1": "the layout of version 1 (SigLIP and Llama) is not public; version 2 "
-    "is served: nvidia/nemotron-colembed-vl-4b-v2"
-}
-
 
 class NemoColEmbed(PageFamily):
     features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
     reference_adapters = ("nemo_colembed:NemoColEmbedAdapter",)
-    not_served = VERSION_1
+    not_served: ClassVar = {
+        "nvidia/llama-nemoretriever-colembed-3b-v1": "the layout of version 1 (SigLIP and Llama) is not public; "
+        "version 2 is served: nvidia/nemotron-colembed-vl-4b-v2"
+    }
 
     def recognise(self, directory: Path) -> Recognised | None:
         if kind_of(directory)[0] != MODEL_TYPE:
@@ -45,5 +40,5 @@ class NemoColEmbed(PageFamily):
 
 def read(directory: Path) -> PageFiles:
     files = PageFiles.read(directory, (MODEL_TYPE,), longest=262_144)
-    document = files.settings.integer("p_max_length", LONGEST_DOCUMENT, least=1)
+    document = files.settings.integer("p_max_length", 4096, least=1)  # the default of the authors' processor
     return replace(files, dim=files.text.integer("hidden_size", least=1), longest=min(files.longest, document))

@@ -17,9 +17,6 @@ from sie_triton.models.families.shared.pages.chat_reader import AFTER, PICTURE, 
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import packed_ids
 
-# Maximum length of a query in tokens, in the authors' processor.
-LONGEST_QUERY = 512
-
 
 @dataclass(frozen=True, slots=True)
 class Roles:
@@ -34,7 +31,7 @@ class Roles:
         return cls(
             settings.text("query_prefix", "query:"),
             settings.text("passage_prefix", "passage:"),
-            settings.integer("q_max_length", LONGEST_QUERY, least=1),
+            settings.integer("q_max_length", 512, least=1),
         )
 
 

@@ -21,8 +21,6 @@ from sie_triton.models.inputs.words import PromptedTexts
 # Maximum pairs of a request, since all their rows are in memory at once.
 MAX_PAIRS = 100_000
 
-USUAL_TEMPLATE = "This example is {}."
-
 
 class Hypotheses(NamedTuple):
     """Hypotheses of labels: `ids` of each, `thresholds` float32 [labels], `longest` of them in tokens."""
@@ -39,7 +37,7 @@ class HypothesisTokenizer(WindowProcessor):
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
+        template = str(part.options.get(TEMPLATE.name, "This example is {}."))
         if "{}" not in template:
             problem = f"must contain {{}} in place of the label (given {template[:80]!r})"
             raise InputError.at(f"parameter {TEMPLATE.name}", problem)

@@ -16,9 +16,6 @@ from sie_triton.models.families.base import Family, Recognised
 
 MODEL_TYPE = "qwen3_vl"
 
-# Minimum and maximum tokens of an image; a token is about 32 · 32 pixels.
-FEWEST, MOST = 4, 1800
-
 
 class Qwen3VLEmbedding(Family):
     inputs = ("text", "image")
@@ -54,5 +51,6 @@ def read(directory: Path) -> PageFiles:
 
 
 def plan_of(files: PageFiles) -> PatchPlan:
+    """Return the plan of images of 4 to 1800 tokens."""
     plan = PatchPlan.read(files.directory, files.vision)
-    return replace(plan, min_pixels=FEWEST * plan.factor**2, max_pixels=MOST * plan.factor**2)
+    return replace(plan, min_pixels=4 * plan.factor**2, max_pixels=1800 * plan.factor**2)

@@ -17,9 +17,6 @@ LOOKUP_IDS = Tensor(
     "lookup_ids", "INT32", (-1,), "[ids] distinct token ids of queries without a forward pass", "lookup_lengths", 0
 )
 
-# The two ways to serve a bare masked language model.
-MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (sentence_transformer)")
-
 
 class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
@@ -38,11 +35,12 @@ class Splade(TextFamily):
         if not is_doubtful and SPLADE not in [name for name, _ in modules_of(directory)]:
             return None
         files = SparseEncoderFiles.read(directory)
+        ways = "a sparse model (splade)", "a dense model of averaged states (sentence_transformer)"
         return Recognised(
             reason_with_file(directory, files.text, files.chain),
             files.text.lengths.longest,
             {"sparse": files.dim},
             query_prompt=own_prompt(files.text.prompts, True),
             weights=(files.text.transformer, *([files.idf] if files.idf is not None else [])),
-            doubt=doubtful(files.text, *MEANINGS) if is_doubtful else "",
+            doubt=doubtful(files.text, *ways) if is_doubtful else "",
         )

@@ -14,9 +14,6 @@ from sie_triton.models.inputs.cutting import kept
 from sie_triton.models.inputs.prompt import prompt_of
 from sie_triton.models.inputs.tokenizer import open_tokenizer, packed_encodings, packed_ids, truncating
 
-# Token of a text without tokens; it stands for the zero vector.
-EMPTY = (0,)
-
 
 class StaticProcessor(Processor):
     """Tokenizer of a static model, with its prompts."""
@@ -30,7 +27,8 @@ class StaticProcessor(Processor):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         read = [kept(self._tokenizer, text, self._longest) for text in framed]
         encodings = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
-        ids = [[token + 1 for token in each.ids] or EMPTY for each in encodings]
+        # A text without tokens has token 0, which stands for the zero vector.
+        ids = [[token + 1 for token in each.ids] or (0,) for each in encodings]
         return {**packed_encodings(encodings), **packed_ids(ids)}
 
 

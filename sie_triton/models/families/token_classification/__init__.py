@@ -33,7 +33,6 @@ CONTINUES = Tensor(
     "continues", "INT32", (-1,), "[tokens] 1: the token continues the word of the one before", WORD_LENGTHS.name, 0, 1
 )
 
-THRESHOLD = threshold(0)
 AGGREGATION = Parameter(
     "aggregation_strategy",
     str,
@@ -63,7 +62,7 @@ def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 class TokenClassification(TextFamily):
     extraction = Extraction((SPANS, SPAN_SCORES, CLASS_NAMES), entities, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, WORD_TOKENS, WORD_SPANS, CONTINUES)
-    parameters = (THRESHOLD, AGGREGATION)
+    parameters = (threshold(0), AGGREGATION)
     takes_loras = True
 
     def recognise(self, directory: Path) -> Recognised | None:

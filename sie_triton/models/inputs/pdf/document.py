@@ -13,8 +13,6 @@ from sie_triton.models.inputs.limits import LIMITS, InputLimits
 from sie_triton.models.inputs.pdf.draw import ENCRYPTED, HEAD, NUMBER, UNCONFINED
 from sie_triton.system.processes.confined import start
 
-LOOKED_AT = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
@@ -28,7 +26,7 @@ class Drawing:
 
 def is_pdf(content: bytes) -> bool:
     """True if the content begins like a PDF: with its header, which a mark of UTF-8 and spaces may precede."""
-    return content[:LOOKED_AT].lstrip(b"\xef\xbb\xbf \t\r\n\0").startswith(b"%PDF-")
+    return content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n\0").startswith(b"%PDF-")
 
 
 class PdfDocument:

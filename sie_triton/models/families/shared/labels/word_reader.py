@@ -16,8 +16,6 @@ from sie_triton.models.families.shared.labels.words import states_at
 from sie_triton.models.families.shared.token_batch import tokens
 
 ENCODER = "token_rep_layer.bert_layer.model."
-PROJECTION = "token_rep_layer.projection."
-LSTM = "rnn.lstm."
 
 # Names of the word embeddings in different encoders.
 WORD_TABLES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "shared.weight")
@@ -48,9 +46,9 @@ class WordReader:
         resized = {} if gives_vocabulary_size else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
         encoder = engine.encoder(engine.load_part({**config, **resized}, weights, ENCODER))
         engine.settle(encoder)
-        projection = projection_of(encoder, weights, PROJECTION, size)
+        projection = projection_of(encoder, weights, "token_rep_layer.projection.", size)
         lstm = nn.LSTM(size, size // 2, lstm_layers, bidirectional=True) if lstm_layers else None
-        return cls(encoder, projection, weights.fill(lstm, LSTM) if lstm is not None else None)
+        return cls(encoder, projection, weights.fill(lstm, "rnn.lstm.") if lstm is not None else None)
 
     def states(self, batch: Batch) -> torch.Tensor:
         """Return the states of all tokens, [tokens, size], before the LSTM."""
