@@ -48,6 +48,11 @@ def join(parts: Sequence[Features]) -> Features:
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 
+def copies(item: Features, cost: float, lengths: Sequence[int]) -> Features:
+    """Return as many copies of an item of this cost as cost about as much as items of these lengths; for measuring."""
+    return join([item] * max(1, round(sum(lengths) / cost)))
+
+
 def _joined(pieces: Sequence[Ragged]) -> Ragged:
     lengths = [piece.lengths for piece in pieces if piece.lengths is not None]
     return Ragged(np.concatenate([piece.values for piece in pieces]), np.concatenate(lengths) if lengths else None)

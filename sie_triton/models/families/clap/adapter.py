@@ -1,6 +1,7 @@
 """CLAP's forward pass: texts packed, windows of sounds side by side."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract import Batch, Ragged, Rows
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, MEL, MEL_LENGTHS, READ
@@ -18,6 +19,7 @@ from sie_triton.engines.torch.sound import FUSED, SoundTower
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.clap import ClapFiles
 from sie_triton.models.families.shared.towers.adapter import in_place
+from sie_triton.models.inputs.features import copies
 
 
 class ClapAdapter(Adapter):
@@ -40,10 +42,16 @@ class ClapAdapter(Adapter):
             READ.name: max(files.longest_text, files.window_tokens * most),
         }
         super().__init__(encoder, limits=limits)
-        self._tower, self._size, self._window_tokens = tower, plan.size, files.window_tokens
+        self._tower = tower
         self._pooler, self._text_projection, self._sound_projection = heads
         self.weights_bytes += tower.weights_bytes + sum(map(num_bytes, heads[1:]))
-        self.sample = self._sample
+        # A sound costs more than a text.
+        window = {
+            READ.name: Ragged(np.array([files.window_tokens], np.int32)),
+            INPUT_IDS.name: Ragged.of([np.empty(0, np.int32)]),
+            MEL.name: Ragged.of([np.zeros(plan.size, np.float32)]),
+        }
+        self.sample = partial(copies, window, files.window_tokens)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
@@ -67,15 +75,6 @@ class ClapAdapter(Adapter):
         counts = self._tower.num_windows(sizes).tolist()
         windows = unit(self._sound_projection(self._tower(mel, sizes)))
         return torch.stack([each.mean(0) for each in torch.split(windows, counts)])
-
-    def _sample(self, lengths: Sequence[int]) -> Features:
-        """Return sounds of one window, since a sound costs more than a text."""
-        count = max(1, round(sum(lengths) / self._window_tokens))
-        return {
-            READ.name: Ragged(np.full(count, self._window_tokens, np.int32)),
-            INPUT_IDS.name: Ragged(np.empty(0, np.int32), np.zeros(count, np.int32)),
-            MEL.name: Ragged(np.zeros(count * self._size, np.float32), np.full(count, self._size, np.int32)),
-        }
 
 
 def unit(vectors: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,6 @@ from sie_triton.models.families.florence2.original import load_original
 from sie_triton.models.families.florence2.processor import tokenizer_of
 from sie_triton.models.families.florence2.tasks import TASKS
 from sie_triton.models.families.shared.readers.adapter import OneSizeAdapter
-from sie_triton.models.families.shared.readers.processor import NEW_TOKENS
 
 
 class Florence2Adapter(OneSizeAdapter):
@@ -55,11 +54,9 @@ class Florence2Adapter(OneSizeAdapter):
         name = list(TASKS)[int(features[TASK.name].values[item])]
         return json.dumps([name, self._answers.read(TASKS[name], written, (width, height))])
 
-    def sampled(self, lengths: Sequence[int]) -> Features:
-        features = super().sampled(lengths)
-        count = len(features[NEW_TOKENS.name].values)
-        task, sizes = np.zeros(count, np.int32), np.ones((count, 2), np.int32)
-        return {**features, TASK.name: Ragged(task), ORIGINAL_SIZES.name: Ragged(sizes)}
+    def item(self, image_length: int) -> Features:
+        task, size = np.zeros(1, np.int32), np.ones((1, 2), np.int32)
+        return {**super().item(image_length), TASK.name: Ragged(task), ORIGINAL_SIZES.name: Ragged(size)}
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Florence2Adapter:

@@ -4,6 +4,7 @@ Other images are computed by themselves, since padding in a batch would change t
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,7 @@ from sie_triton.models.families.grounding_dino.processor import Text
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.objects import Seen, corners, tensors
 from sie_triton.models.families.shared.thresholds import least_scores
-
-# A one-word label for images that are measured.
-SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)
+from sie_triton.models.inputs.features import copies
 
 
 class DinoAdapter(Adapter):
@@ -70,7 +69,8 @@ class DinoAdapter(Adapter):
         }
         super().__init__(Encoder(), limits=limits)
         self.weights_bytes = num_bytes(model)
-        self.sample = self._sample
+        height, width = files.plan.resizing.size(1500, 2000)
+        self.sample = partial(copies, sample_image(height, width), num_read(height, width))
         self._files, self._model, self._dtype = files, model, dtype
         self._device = next(model.parameters()).device
         mean, std = (
@@ -104,20 +104,18 @@ class DinoAdapter(Adapter):
         logits = found.logits[..., : len(text.ids)]
         return logits.float().cpu().numpy(), found.pred_boxes.float().cpu().numpy()
 
-    def _sample(self, lengths: Sequence[int]) -> Features:
-        """Return images as large as the model reads them, three by four."""
-        height, width = self._files.plan.resizing.size(1500, 2000)
-        count = max(1, round(sum(lengths) / num_read(height, width)))
-        size, tokens = 3 * height * width, np.full(count, len(SAMPLE_IDS), np.int32)
-        return {
-            READ.name: Ragged(np.full(count, num_read(height, width), np.int32)),
-            PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
-            IMAGE_SIZES.name: Ragged(np.full((count, 2), (height, width), np.int32)),
-            ORIGINAL_SIZES.name: Ragged(np.full((count, 2), (1500, 2000), np.int32)),
-            INPUT_IDS.name: Ragged(np.tile(np.array(SAMPLE_IDS, np.int32), count), tokens),
-            TOKEN_LABELS.name: Ragged(np.tile(np.array(SAMPLE_LABELS, np.int32), count), tokens),
-            LABEL_THRESHOLDS.name: Ragged(np.ones(count, np.float32), np.ones(count, np.int32)),
-        }
+
+def sample_image(height: int, width: int) -> Features:
+    """Return the features of an image with a label of one word, for measuring."""
+    return {
+        READ.name: Ragged(np.array([num_read(height, width)], np.int32)),
+        PIXELS.name: Ragged.of([np.zeros(3 * height * width, np.uint8)]),
+        IMAGE_SIZES.name: Ragged(np.array([[height, width]], np.int32)),
+        ORIGINAL_SIZES.name: Ragged(np.array([[height, width]], np.int32)),
+        INPUT_IDS.name: Ragged.of([np.array([101, 4937, 1012, 102], np.int32)]),
+        TOKEN_LABELS.name: Ragged.of([np.array([0, 1, 0, 0], np.int32)]),
+        LABEL_THRESHOLDS.name: Ragged.of([np.ones(1, np.float32)]),
+    }
 
 
 def texts_of(batch: Batch) -> list[Text]:

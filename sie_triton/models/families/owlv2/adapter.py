@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 import transformers
 
-from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
+from sie_triton.contract import Batch, ParameterValue, Ragged, Rows
 from sie_triton.contract.arrays import lengths_of
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
@@ -24,6 +25,7 @@ from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES,
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.objects import Seen, corners, tensors
 from sie_triton.models.families.shared.thresholds import least_scores
+from sie_triton.models.inputs.features import copies
 
 # Number of labels for images that are measured.
 SAMPLE_LABELS = 4
@@ -44,7 +46,16 @@ class OwlAdapter(LabelReader, Adapter):
         super().__init__(encoder, limits=limits)
         towers = getattr(model, model.base_model_prefix)
         self.kept = Kept()
-        self.sample = self._sample
+        # The states of labels are cached after the first pass.
+        ones = np.ones(SAMPLE_LABELS, np.int32)
+        labels = Labels(np.arange(1, SAMPLE_LABELS + 1, dtype=np.int32), ones, np.full(SAMPLE_LABELS, 1, np.float32))
+        image = {
+            READ.name: Ragged(np.array([files.num_patches + 1], np.int32)),
+            FINE_PIXELS.name: Ragged.of([np.zeros(vision.image_bytes, np.int16)]),
+            ORIGINAL_SIZES.name: Ragged(np.array([[1000, 1000]], np.int32)),
+            **label_ids([labels]),
+        }
+        self.sample = partial(copies, image, files.num_patches + 1)
         self._files, self._vision = files, vision
         self._projection, self._norm = towers.text_projection, towers.vision_model.post_layernorm
         self._merged_norm, self._class_head, self._box_head = (
@@ -102,19 +113,6 @@ class OwlAdapter(LabelReader, Adapter):
         states = self._projection(hidden[torch.from_numpy(closing)]).float()
         states = states / states.norm(dim=-1, keepdim=True)
         return [state.clone() for state in states]
-
-    def _sample(self, lengths: Sequence[int]) -> Features:
-        """Return images with labels that are cached after the first pass."""
-        count = max(1, round(sum(lengths) / (self._files.num_patches + 1)))
-        size = self._vision.image_bytes
-        ones = np.ones(SAMPLE_LABELS, np.int32)
-        labels = Labels(np.arange(1, SAMPLE_LABELS + 1, dtype=np.int32), ones, np.full(SAMPLE_LABELS, 1, np.float32))
-        return {
-            READ.name: Ragged(np.full(count, self._files.num_patches + 1, np.int32)),
-            FINE_PIXELS.name: Ragged(np.zeros(count * size, np.int16), np.full(count, size, np.int32)),
-            ORIGINAL_SIZES.name: Ragged(np.full((count, 2), 1000, np.int32)),
-            **label_ids([labels] * count),
-        }
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OwlAdapter:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sie_triton.engines.torch.page_writer import PageWriter
 from sie_triton.models.families.shared.ocr import MARKDOWN
 from sie_triton.models.families.shared.readers.adapter import SAMPLE_TOKENS, USUAL_TOKENS, ReaderAdapter
 from sie_triton.models.families.shared.readers.processor import MAX_BEAMS, MAX_NEW_TOKENS, NEW_TOKENS
-from sie_triton.models.inputs.features import join
+from sie_triton.models.inputs.features import copies
 
 
 class OcrAdapter(ReaderAdapter):
@@ -44,7 +45,9 @@ class OcrAdapter(ReaderAdapter):
             READ.name: most_pixels + files.longest + MAX_BEAMS * MAX_NEW_TOKENS,
         }
         super().__init__(writer, tokenizer, limits)
-        self._counts, self._page = counts, page
+        self._counts = counts
+        one = {**page, NEW_TOKENS.name: Ragged(np.array([SAMPLE_TOKENS], np.int32))}
+        self.sample = partial(copies, one, len(page[INPUT_IDS.name].values) + USUAL_TOKENS)
 
     def label(self, item: int, features: Features) -> str:
         """Return the label of the text written about an item."""
@@ -74,8 +77,3 @@ class OcrAdapter(ReaderAdapter):
         """Return the label and the text as JSON."""
         written = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
         return json.dumps([self.label(item, features), written])
-
-    def sampled(self, lengths: Sequence[int]) -> Features:
-        tokens = len(self._page[INPUT_IDS.name].values)
-        count = max(1, round(sum(lengths) / (tokens + USUAL_TOKENS)))
-        return join([{**self._page, NEW_TOKENS.name: Ragged(np.array([SAMPLE_TOKENS], np.int32))}] * count)

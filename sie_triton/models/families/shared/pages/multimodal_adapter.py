@@ -2,18 +2,19 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.multimodal import ImageStates, LanguageModel
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.inputs.features import copies
 
 # Names of the projection in colpali-engine and in transformers.
 PROJECTION = "custom_text_proj"
@@ -27,8 +28,9 @@ class MultimodalAdapter(Adapter):
     def __init__(self, encoder: LanguageModel, image_token: int, page: Features, limits: dict[str, int]) -> None:
         largest = max(encoder.vocab_size - 1, image_token)
         super().__init__(encoder, limits={INPUT_IDS.name: largest, **limits})
-        self.image_token, self._page = image_token, page
-        self.sample = self._sample
+        self.image_token = image_token
+        # An image costs more than a text.
+        self.sample = partial(copies, page, int(page[READ.name].values[0]))
 
     @abstractmethod
     def images(self, batch: Batch) -> tuple[Sequence[torch.Tensor], Ints]:
@@ -65,11 +67,6 @@ class MultimodalAdapter(Adapter):
             raise ValueError("an image must have as many tokens as states")
         return places
 
-    def _sample(self, lengths: Sequence[int]) -> Features:
-        """Return images, since an image costs more than a text."""
-        count = max(1, round(sum(lengths) / int(self._page[READ.name].values[0])))
-        return {name: _repeated(ragged, count) for name, ragged in self._page.items()}
-
 
 class UnitVectors:
     """Projection of token states to unit vectors. LoRA adapters may change the projection too."""
@@ -90,8 +87,3 @@ def unit_vectors(states: torch.Tensor, lengths: Ints) -> Rows:
     """Return token states, [tokens, d], as vectors of length 1; `lengths` int32 [items]."""
     vectors = torch.nn.functional.normalize(states.float(), dim=-1)
     return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
-
-
-def _repeated(ragged: Ragged, count: int) -> Ragged:
-    of_items: Any = None if ragged.lengths is None else np.tile(ragged.lengths, count)
-    return Ragged(np.concatenate([ragged.values] * count), of_items)

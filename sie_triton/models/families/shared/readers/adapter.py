@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sie_triton.models.families.shared.readers.processor import (
     NEW_TOKENS,
     num_beams,
 )
+from sie_triton.models.inputs.features import copies
 
 # Few tokens for measuring: the cost of the image differs between machines, and a pass must be short.
 SAMPLE_TOKENS = 4
@@ -35,7 +37,6 @@ class ReaderAdapter(Adapter):
     def __init__(self, writer: Writer, tokenizer: tokenizers.Tokenizer, limits: Mapping[str, int]) -> None:
         super().__init__(writer, limits={INPUT_IDS.name: writer.vocab_size - 1, **limits})
         self._tokenizer = tokenizer
-        self.sample = self.sampled
 
     @abstractmethod
     def images(self, features: Features) -> Sequence[Any]:
@@ -50,10 +51,6 @@ class ReaderAdapter(Adapter):
     @abstractmethod
     def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
         """Return the text that `findings` reads, from the answer for an item of a batch with these features."""
-
-    @abstractmethod
-    def sampled(self, lengths: Sequence[int]) -> Features:
-        """Return features of as many images as cost about as much as items of these lengths."""
 
     def width(self, prompt: Ints) -> int:
         """Return a number that must be equal for prompts that are computed together."""
@@ -106,7 +103,7 @@ class OneSizeAdapter(ReaderAdapter):
             READ.name: image_length + longest_prompt + MAX_BEAMS * longest_answer,
         }
         super().__init__(generator, tokenizer, limits)
-        self._image_length = image_length
+        self.sample = partial(copies, self.item(image_length), image_length + USUAL_TOKENS)
 
     def images(self, features: Features) -> Sequence[Any]:
         """Return the image of each item, uint8 [bytes]."""
@@ -116,12 +113,11 @@ class OneSizeAdapter(ReaderAdapter):
             raise ValueError("an item must have an image")
         return list(pixels.reshape(len(sizes), -1))
 
-    def sampled(self, lengths: Sequence[int]) -> Features:
-        count = max(1, round(sum(lengths) / (self._image_length + USUAL_TOKENS)))
-        size = self.encoder.image_bytes
+    def item(self, image_length: int) -> Features:
+        """Return the features of one image, for measuring."""
         return {
-            READ.name: Ragged(np.full(count, self._image_length, np.int32)),
-            INPUT_IDS.name: Ragged(np.ones(count, np.int32), np.ones(count, np.int32)),
-            PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
-            NEW_TOKENS.name: Ragged(np.full(count, SAMPLE_TOKENS, np.int32)),
+            READ.name: Ragged(np.array([image_length], np.int32)),
+            INPUT_IDS.name: Ragged.of([np.ones(1, np.int32)]),
+            PIXELS.name: Ragged.of([np.zeros(self.encoder.image_bytes, np.uint8)]),
+            NEW_TOKENS.name: Ragged(np.array([SAMPLE_TOKENS], np.int32)),
         }

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
-from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract import Batch, Ragged, Rows
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder
@@ -18,6 +19,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.base import Adapter
+from sie_triton.models.inputs.features import copies
 
 
 class TowerAdapter(Adapter):
@@ -40,8 +42,15 @@ class TowerAdapter(Adapter):
         super().__init__(encoder, limits=limits)
         self._vision = vision
         self.weights_bytes += vision.weights_bytes
-        self._image_length = image_length
-        self.sample = self._sample
+        height, width = vision.largest
+        # An image costs more than a text.
+        image = {
+            READ.name: Ragged(np.array([image_length], np.int32)),
+            INPUT_IDS.name: Ragged.of([np.empty(0, np.int32)]),
+            PIXELS.name: Ragged.of([np.zeros(3 * height * width, np.uint8)]),
+            IMAGE_SIZES.name: Ragged(np.array([[height, width]], np.int32)),
+        }
+        self.sample = partial(copies, image, image_length)
 
     @abstractmethod
     def texts(self, input_ids: Ints, lengths: Ints) -> torch.Tensor:
@@ -62,18 +71,6 @@ class TowerAdapter(Adapter):
         texts = [self.texts(ids, lengths[lengths > 0])] if len(ids) else []
         images = [self.images(pixels, shapes[is_image])] if len(pixels) else []
         return in_place(is_image, texts, images)
-
-    def _sample(self, lengths: Sequence[int]) -> Features:
-        """Return images, since an image costs more than a text."""
-        count = max(1, round(sum(lengths) / self._image_length))
-        height, width = self._vision.largest
-        size = 3 * height * width
-        return {
-            READ.name: Ragged(np.full(count, self._image_length, np.int32)),
-            INPUT_IDS.name: Ragged(np.empty(0, np.int32), np.zeros(count, np.int32)),
-            PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
-            IMAGE_SIZES.name: Ragged(np.tile(np.array([[height, width]], np.int32), (count, 1))),
-        }
 
 
 def in_place(is_other: npt.NDArray[np.bool_], texts: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Rows:
