@@ -10,16 +10,16 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.causal_cross_encoder.files import CausalFiles
 from sie_triton.models.families.shared.judge import Judge
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
 
-class CausalCrossEncoderAdapter(Adapter):
+class CausalCrossEncoderAdapter(TokenAdapter):
     """Causal cross-encoder adapter. `activation` turns the difference of the logits into a score."""
 
     def __init__(self, judge: Judge, activation: torch.nn.Module) -> None:
-        super().__init__(judge.encoder, limits=judge.limits)
+        super().__init__(judge.encoder)
         self._judge, self._activation = judge, activation
 
     @torch.inference_mode()

@@ -8,21 +8,18 @@ import torch
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, SCORES
+from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.dense_layers import activation
-from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
 
-class CrossEncoderAdapter(Adapter):
+class CrossEncoderAdapter(TokenAdapter):
     """Cross-encoder adapter. `activation` turns the logit of the only label into a score."""
 
-    encoder: TorchEncoder
-
     def __init__(self, classifier: SequenceClassifier, activation: torch.nn.Module) -> None:
-        super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})
+        super().__init__(classifier.encoder)
         self._classifier, self._activation = classifier, activation
 
     @torch.inference_mode()

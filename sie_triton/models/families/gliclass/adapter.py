@@ -9,29 +9,27 @@ from torch import nn
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_LENGTHS, LABEL_THRESHOLDS, LABEL_TOKENS
+from sie_triton.contract.tensors import LABEL_LENGTHS, LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliclass import SEPARATOR
 from sie_triton.models.families.gliclass.files import GliclassFiles
 from sie_triton.models.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
 from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, SCORING, is_multi
 from sie_triton.models.families.shared.labels.words import pieces_of
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
 
 
-class GliclassAdapter(Adapter):
+class GliclassAdapter(TokenAdapter):
     """GLiClass adapter. `scale` multiplies the logits of normalized features.
 
     By default several labels may apply to one text, as in gliclass.
     """
 
-    encoder: TorchEncoder
-
     def __init__(self, encoder: TorchEncoder, parts: nn.ModuleDict, files: GliclassFiles, scale: float) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder)
         self._parts, self._files, self._scale = parts, files, scale
         self.weights_bytes += num_bytes(parts)
 

@@ -10,18 +10,18 @@ import torch
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Batch, ParameterValue, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS
 from sie_triton.contract.transforms.spans import chosen
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliner import choice
 from sie_triton.models.families.gliner.heads import SpanHead, TaggingHead
-from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, scored
 from sie_triton.models.families.shared.labels.word_reader import WordReader
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
 MARKER = "span_rep_layer.span_rep_layer."
 LABELS = "prompt_rep_layer."
@@ -30,13 +30,11 @@ Head = SpanHead | TaggingHead
 Spans = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
-class GlinerAdapter(Adapter):
+class GlinerAdapter(TokenAdapter):
     """GLiNER adapter. `head` scores the spans of one piece."""
 
-    encoder: TorchEncoder
-
     def __init__(self, reader: WordReader, head: Head) -> None:
-        super().__init__(reader.encoder, limits={INPUT_IDS.name: reader.encoder.vocab_size - 1})
+        super().__init__(reader.encoder)
         self._reader, self._head = reader, head
         self.weights_bytes += reader.head_bytes + num_bytes(head)
 
@@ -45,14 +43,8 @@ class GlinerAdapter(Adapter):
         states = self._reader.states(batch)
         labels, words = self._labels(states, batch), self._reader.words(states, batch)
         places, thresholds = pieces_of(batch, WORD_SPANS.name), pieces_of(batch, LABEL_THRESHOLDS.name)
-        found = [
-            self._find_spans(*piece) for piece in zip(words, labels, places, thresholds, batch.options, strict=True)
-        ]
-        return {
-            SPANS.name: np.concatenate([spans for spans, _ in found]),
-            SPAN_SCORES.name: np.concatenate([scores for _, scores in found]),
-            SPAN_LENGTHS.name: np.array([len(spans) for spans, _ in found], np.int32),
-        }
+        pieces = zip(words, labels, places, thresholds, batch.options, strict=True)
+        return scored([self._find_spans(*piece) for piece in pieces], SPANS, SPAN_SCORES)
 
     def _labels(self, states: torch.Tensor, batch: Batch) -> list[torch.Tensor]:
         """Return the labels of each piece, in the form that the head takes."""

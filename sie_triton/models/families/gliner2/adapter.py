@@ -11,15 +11,14 @@ import torch
 from torch import nn
 
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.arrays import Floats, Ints
+from sie_triton.contract.arrays import Floats, Ints, lengths_of
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
 from sie_triton.contract.transforms.overlap import resolved
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliner2.files import Gliner2Files
 from sie_triton.models.families.gliner2.heads import (
     INSTANCES,
@@ -42,12 +41,13 @@ from sie_triton.models.families.gliner2.tensors import (
     FIELD,
     LABEL_ROLES,
     ONE_CLASS,
-    PLACE_LENGTHS,
     PLACE_SCORES,
     PLACES,
 )
+from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
 
 
@@ -82,11 +82,9 @@ class Heads(nn.Module):
         self.classifier, self.counter = two_layers(size, 2 * size, 1), two_layers(size, 2 * size, MAX_COUNT)
 
 
-class Gliner2Adapter(Adapter):
-    encoder: TorchEncoder
-
+class Gliner2Adapter(TokenAdapter):
     def __init__(self, encoder: TorchEncoder, heads: Heads) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder)
         self._heads = heads
         self.weights_bytes += num_bytes(heads)
 
@@ -98,11 +96,9 @@ class Gliner2Adapter(Adapter):
         classes = [self._classes(*piece) for piece in zip(labels, groups, strict=True)]
         places = self._places(hidden, batch, self._queries(labels, groups))
         return {
-            PLACES.name: np.concatenate([found for found, _ in places]),
-            PLACE_SCORES.name: np.concatenate([scores for _, scores in places]),
-            PLACE_LENGTHS.name: np.array([len(scores) for _, scores in places], np.int32),
+            **scored(places, PLACES, PLACE_SCORES),
             CLASS_SCORES.name: np.concatenate(classes),
-            CLASS_LENGTHS.name: np.array([len(each) for each in classes], np.int32),
+            CLASS_LENGTHS.name: lengths_of(classes),
         }
 
     def _classes(self, labels: torch.Tensor, groups: Sequence[Group]) -> Floats:

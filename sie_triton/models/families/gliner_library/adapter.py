@@ -10,7 +10,7 @@ import numpy as np
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
-from sie_triton.contract.arrays import Floats, Ints, lengths_of
+from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines import Engine
@@ -21,7 +21,7 @@ from sie_triton.models.families.gliner import choice
 from sie_triton.models.families.gliner_library import ASKED, PACKAGES, RELATION_THRESHOLD, relation_labels
 from sie_triton.models.families.gliner_library.candidates import bound_candidates
 from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS
-from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, scored
 from sie_triton.models.families.shared.thresholds import least_score, least_scores
 
 SAMPLE = json.dumps(["Ada lived in London.", ["person"], [None]]).encode()
@@ -43,16 +43,8 @@ class GlinerLibraryAdapter(Adapter):
         assert lengths is not None
         items = [json.loads(each.tobytes()) for each in np.split(asked, np.cumsum(lengths)[:-1])]
         found = [self._library_results(item, options) for item, options in zip(items, batch.options, strict=True)]
-        spans, span_scores, span_lengths = _together([each.entities for each in found], 3)
-        relations, relation_scores, relation_lengths = _together([each.relations for each in found], 7)
-        return {
-            SPANS.name: spans,
-            SPAN_SCORES.name: span_scores,
-            SPAN_LENGTHS.name: span_lengths,
-            RELATIONS.name: relations,
-            RELATION_SCORES.name: relation_scores,
-            RELATIONS.lengths: relation_lengths,
-        }
+        entities = scored([_arrays(each.entities, 3) for each in found], SPANS, SPAN_SCORES)
+        return {**entities, **scored([_arrays(each.relations, 7) for each in found], RELATIONS, RELATION_SCORES)}
 
     def _library_results(self, asked: Any, options: Mapping[str, ParameterValue]) -> "LibraryResults":
         """Return the library's results; `asked` is an item of ASKED."""
@@ -123,11 +115,10 @@ def _relation(found: Mapping[str, Any], label: int) -> tuple[int, ...]:
     return (head["entity_idx"], tail["entity_idx"], *places, label)
 
 
-def _together(found: Sequence[Sequence[Row]], width: int) -> tuple[Ints, Floats, Ints]:
-    """Return the rows of all texts, their scores, and the number of rows of each text."""
-    rows = [each for of_text in found for each in of_text]
-    values = np.array([row for row, _ in rows], np.int32).reshape(-1, width)
-    return values, np.array([score for _, score in rows], np.float32), lengths_of(found)
+def _arrays(found: Sequence[Row], width: int) -> tuple[Ints, Floats]:
+    """Return the rows of a text and their scores."""
+    values = np.array([row for row, _ in found], np.int32).reshape(-1, width)
+    return values, np.array([score for _, score in found], np.float32)
 
 
 def _sample(lengths: Sequence[int]) -> Features:

@@ -9,18 +9,19 @@ import torch
 
 from sie_triton.contract import Batch, ParameterValue, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
-from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.gliner.adapter import LABELS
 from sie_triton.models.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
 from sie_triton.models.families.glirel.files import GlirelFiles
 from sie_triton.models.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refining, RelationHead
+from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.word_reader import WordReader
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
 # Offsets from a label's marker to the tokens whose mean is the label's state.
 OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
@@ -28,13 +29,11 @@ OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
 Relations = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 
-class GlirelAdapter(Adapter):
+class GlirelAdapter(TokenAdapter):
     """GLiREL adapter. `head` scores the pairs of one piece."""
 
-    encoder: TorchEncoder
-
     def __init__(self, reader: WordReader, head: RelationHead, label_offsets: tuple[int, ...]) -> None:
-        super().__init__(reader.encoder, limits={INPUT_IDS.name: reader.encoder.vocab_size - 1})
+        super().__init__(reader.encoder)
         self._reader, self._head, self._label_offsets = reader, head, label_offsets
         self.weights_bytes += reader.head_bytes + num_bytes(head)
 
@@ -45,14 +44,8 @@ class GlirelAdapter(Adapter):
         labels = [torch.stack(each).mean(0) for each in zip(*of_labels, strict=True)]
         words = self._reader.words(states, batch)
         known, thresholds = pieces_of(batch, KNOWN.name), pieces_of(batch, LABEL_THRESHOLDS.name)
-        found = [
-            self._find_relations(*piece) for piece in zip(words, labels, known, thresholds, batch.options, strict=True)
-        ]
-        return {
-            RELATIONS.name: np.concatenate([relations for relations, _ in found]),
-            RELATION_SCORES.name: np.concatenate([scores for _, scores in found]),
-            RELATIONS.lengths: np.array([len(relations) for relations, _ in found], np.int32),
-        }
+        pieces = zip(words, labels, known, thresholds, batch.options, strict=True)
+        return scored([self._find_relations(*piece) for piece in pieces], RELATIONS, RELATION_SCORES)
 
     def _find_relations(
         self,

@@ -8,21 +8,18 @@ from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import SCORES
-from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.llm_reranker import RerankerOptions
 from sie_triton.models.families.llm_reranker.processor import judgement_ids
 from sie_triton.models.families.shared.judge import Judge
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
 
-class RerankerAdapter(Adapter):
+class RerankerAdapter(TokenAdapter):
     """LLM reranker adapter. `judge` gives two logits for each item, that of no and that of yes."""
 
-    encoder: TorchEncoder
-
     def __init__(self, judge: Judge, score_mode: str) -> None:
-        super().__init__(judge.encoder, limits=judge.limits)
+        super().__init__(judge.encoder)
         self._judge = judge
         self._is_probability = score_mode == "log_softmax"
 

@@ -8,22 +8,19 @@ import torch
 from sie_triton.checkpoints.classifier import ClassifierFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, LABEL_LENGTHS, LABEL_THRESHOLDS
-from sie_triton.engines.torch.encoder import TorchEncoder
+from sie_triton.contract.tensors import LABEL_LENGTHS, LABEL_THRESHOLDS
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.nli_classification import LABEL, judgement
 from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
 
-class NliAdapter(Adapter):
+class NliAdapter(TokenAdapter):
     """NLI adapter. `wanted` are the indices of the contradiction and entailment logits."""
 
-    encoder: TorchEncoder
-
     def __init__(self, classifier: SequenceClassifier, wanted: tuple[int, int]) -> None:
-        super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})
+        super().__init__(classifier.encoder)
         self._classifier, self._wanted = classifier, list(wanted)
 
     @torch.inference_mode()

@@ -7,29 +7,27 @@ import torch
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import DENSE, INPUT_IDS
+from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.dense_layers import dense_layers
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import Pooling
 from sie_triton.errors import LoadError
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.sentence_transformer import DenseOptions, log_normalize
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import prompt_tokens, tokens
 
 
-class SentenceTransformerAdapter(Adapter):
+class SentenceTransformerAdapter(TokenAdapter):
     """Dense adapter.
 
     `head` takes the pooled states; the first `dim` entries of its output, of unit length if `is_unit`, are the vector.
     """
 
-    encoder: TorchEncoder
-
     def __init__(
         self, encoder: TorchEncoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int, is_unit: bool
     ) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder)
         self.weights_bytes += num_bytes(head)
         self._head = head
         self._pooling = pooling

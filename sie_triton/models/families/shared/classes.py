@@ -7,18 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
-from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
+from sie_triton.contract import Batch, Class, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, PIECE, Tensor
 from sie_triton.contract.transforms.classes import Floats, merged, sigmoid, softmax
 from sie_triton.models.families.shared.thresholds import least_scores, threshold
 
 CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes per piece")
 CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
 SCORING = Tensor("scoring", "INT32", (-1,), "[pieces] how logits become scores: 0 softmax, 1 sigmoid, 2 unchanged")
-NAME_LENGTHS = Tensor("name_lengths", "INT32", (-1,), "[pieces] bytes of class names per piece")
 CLASS_NAMES = Tensor(
-    "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", NAME_LENGTHS.name
+    "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", "name_lengths"
 )
+
+
+def names_of(classes: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Return the names of classes as CLASS_NAMES has them."""
+    return np.frombuffer(json.dumps(list(classes)).encode(), np.uint8)
+
+
+def of_texts(names: npt.NDArray[np.uint8], batch: Batch) -> Rows:
+    """Return CLASS_NAMES and their lengths for the pieces of a batch."""
+    is_first = batch.features[PIECE.name].values == 0
+    lengths = (len(names) * is_first).astype(np.int32)
+    return {CLASS_NAMES.name: np.tile(names, int(is_first.sum())), CLASS_NAMES.lengths: lengths}
+
 
 MULTI_LABEL = "multi-label"
 

@@ -6,7 +6,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sie_triton.contract import Batch
-from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead, last, states_at
@@ -24,7 +23,6 @@ class Judge:
         self.encoder.loras.model.heads.append(model)
         self.encoder.loras.model.kept[kept] = ids
         engine.settle(self.encoder)
-        self.limits = {INPUT_IDS.name: self.encoder.vocab_size - 1}
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:

@@ -12,14 +12,14 @@ from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, SCORES
-from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
+from sie_triton.contract.tensors import SCORES
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
-from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.families.stablebridge_pruner import (
     KEEP_SCORES,
@@ -33,11 +33,9 @@ from sie_triton.models.families.stablebridge_pruner import (
 FIRST, SECOND = "classifier.0.", "classifier.3."
 
 
-class PrunerAdapter(Adapter):
-    encoder: TorchEncoder
-
+class PrunerAdapter(TokenAdapter):
     def __init__(self, classifier: SequenceClassifier, head: nn.Sequential) -> None:
-        super().__init__(classifier.encoder, limits={INPUT_IDS.name: classifier.encoder.vocab_size - 1})
+        super().__init__(classifier.encoder)
         self.weights_bytes += num_bytes(head)
         self._classifier, self._head = classifier, head
 

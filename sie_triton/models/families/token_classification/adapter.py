@@ -1,37 +1,33 @@
 """The forward pass of token classifiers: label scores of each token, and the entities of each window."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers import AutoModelForTokenClassification
 
 from sie_triton.checkpoints.classifier import ClassifierFiles, model_inputs
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS, WORD_SPANS, WORD_TOKENS
+from sie_triton.contract.tensors import TOKEN_TYPE_IDS, WORD_SPANS, WORD_TOKENS
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead
-from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.shared.classes import CLASS_NAMES, NAME_LENGTHS
-from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.classes import names_of, of_texts
+from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, scored
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
+from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.families.token_classification import CONTINUES, aggregation
 from sie_triton.models.families.token_classification.aggregation import TokenLabels, entities_of
 
 
-class TokenClassificationAdapter(Adapter):
+class TokenClassificationAdapter(TokenAdapter):
     """Token classification adapter. `sees_types`: the model reads token type ids."""
 
-    encoder: TorchEncoder
-
     def __init__(self, encoder: TorchEncoder, head: TokenHead, labels: TokenLabels, *, sees_types: bool) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder)
         self._head, self._labels, self._sees_types = head, labels, sees_types
-        self._names = np.frombuffer(json.dumps(labels.names.tolist()).encode(), np.uint8)
+        self._names = names_of(labels.names.tolist())
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
@@ -50,14 +46,7 @@ class TokenClassificationAdapter(Adapter):
                 strict=True,
             )
         ]
-        is_first = batch.features[PIECE.name].values == 0
-        return {
-            SPANS.name: np.concatenate([spans for spans, _ in found]),
-            SPAN_SCORES.name: np.concatenate([scores for _, scores in found]),
-            SPAN_LENGTHS.name: np.array([len(spans) for spans, _ in found], np.int32),
-            CLASS_NAMES.name: np.tile(self._names, int(is_first.sum())),
-            NAME_LENGTHS.name: (len(self._names) * is_first).astype(np.int32),
-        }
+        return {**scored(found, SPANS, SPAN_SCORES), **of_texts(self._names, batch)}
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TokenClassificationAdapter:
