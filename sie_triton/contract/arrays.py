@@ -11,6 +11,6 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
-def lengths_of(items: Iterable[Sized]) -> Ints:
+def item_lengths(items: Iterable[Sized]) -> Ints:
     """Return the length of each item, int32 [items]."""
     return np.array([len(item) for item in items], np.int32)

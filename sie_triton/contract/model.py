@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract.arrays import Array, Ints, lengths_of
+from sie_triton.contract.arrays import Array, Ints, item_lengths
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.outputs import Output
 from sie_triton.contract.parameters import Parameter, ParameterValue
@@ -66,7 +66,7 @@ class Ragged(NamedTuple):
     @classmethod
     def of(cls, items: Sequence[Array]) -> "Ragged":
         """Pack the rows of items, one array each."""
-        return cls(np.concatenate(items), lengths_of(items))
+        return cls(np.concatenate(items), item_lengths(items))
 
     @property
     def of_items(self) -> Array:

@@ -13,7 +13,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.donut import findings
 from sie_triton.models.families.donut.adapter import parsed
-from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
+from sie_triton.models.families.shared.readers.processor import GENERATED
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.pictures import picture, pictures, saved
 from tests.support.readers import DONUT_TASKS, Reader, save_donut
@@ -105,7 +105,7 @@ def test_two_tasks_and_lengths_in_one_batch_as_alone(ours, library):
 
 def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
     (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
-    assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
+    assert (len(few[GENERATED.lengths]), len(many[GENERATED.lengths])) == (1, 4)
 
 
 def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):

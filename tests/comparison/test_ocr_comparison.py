@@ -14,7 +14,7 @@ from sie_triton.errors import InputError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.lighton_ocr import SYSTEM
 from sie_triton.models.families.shared.ocr import findings
-from sie_triton.models.families.shared.readers.processor import GENERATED_LENGTHS
+from sie_triton.models.families.shared.readers.processor import GENERATED
 from tests.support import ocr
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.ocr import Library, asked
@@ -128,7 +128,7 @@ def test_pixels_and_tokens_equal_the_processors(case, ours, library, size):
 
 
 def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
-    few, many = (len(ours.adapter.forward(ours.sample(total))[GENERATED_LENGTHS.name]) for total in (256, 2048))
+    few, many = (len(ours.adapter.forward(ours.sample(total))[GENERATED.lengths]) for total in (256, 2048))
     assert few == 1
     assert many in (3, 4)
 

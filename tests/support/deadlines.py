@@ -8,7 +8,7 @@ import pytest
 from sie_triton.contract import Rows
 from sie_triton.contract.tensors import lengths_of
 from sie_triton.engines.torch import generate
-from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
+from sie_triton.models.families.shared.readers.processor import GENERATED
 from sie_triton.pipeline.scheduling.job import rows_of
 from tests.support.readers import Reader
 
@@ -18,8 +18,8 @@ def given_up(reader: Reader, requests: Any, monkeypatch: pytest.MonkeyPatch) -> 
     whole = reader.adapter.forward(reader.batch(requests, deadline_ns=time.monotonic_ns() + 10**12))
     monkeypatch.setattr(reader.adapter, "answers", None)
     ended = reader.adapter.forward(reader.batch(requests, deadline_ns=time.monotonic_ns()))
-    assert (ended[GENERATED_LENGTHS.name] < whole[GENERATED_LENGTHS.name]).all()
-    return rows_of(ended, len(ended[GENERATED_LENGTHS.name]), lengths_of([GENERATED]))
+    assert (ended[GENERATED.lengths] < whole[GENERATED.lengths]).all()
+    return rows_of(ended, len(ended[GENERATED.lengths]), lengths_of([GENERATED]))
 
 
 def tokens_in(asks: int, reader: Reader, request: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:

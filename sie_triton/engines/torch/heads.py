@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from sie_triton.contract.arrays import Ints, lengths_of
+from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.engines.torch.draws import Draws, draws_of
 from sie_triton.engines.torch.faults import refusing_the_uncomputable
 from sie_triton.engines.torch.prepack import can_prepack, prepack
@@ -154,7 +154,7 @@ def computed(model: PreTrainedModel, items: Sequence[Ints]) -> Samples:
     with hook, refusing_the_uncomputable():
         ids = [torch.from_numpy(item.astype(np.int64))[None].to(device) for item in items]
         logits = [model(input_ids=each, attention_mask=torch.ones_like(each)).logits for each in ids]
-    lengths = lengths_of(items)
+    lengths = item_lengths(items)
     return Samples(np.concatenate(items), lengths, torch.cat(hidden), torch.cat(logits))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sie_triton.checkpoints.files import first_line
-from sie_triton.contract.arrays import Ints, lengths_of
+from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.engines.base import Overflow
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
@@ -64,7 +64,7 @@ def choose_path(encoder: TorchEncoder, max_length: int, measurements: Measuremen
 def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
     """Compare both paths with the library's eager attention, computed before preparation."""
     items = probed(encoder, max_length)
-    lengths, input_ids = lengths_of(items), np.concatenate(items)
+    lengths, input_ids = item_lengths(items), np.concatenate(items)
     with refusing_the_uncomputable():
         expected = [encoder.eager(item) for item in items]
     encoder.prepare()

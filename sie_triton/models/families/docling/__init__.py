@@ -20,8 +20,7 @@ from sie_triton.contract.tensors import READ, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family, Options
 
-CONTENT_LENGTHS = Tensor("content_lengths", "INT32", (-1,), "[n] bytes of each document")
-CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", CONTENT_LENGTHS.name, is_large=True)
+CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", "content_lengths", is_large=True)
 CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", "converted_lengths")
 ERROR = "error"
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
-from sie_triton.contract.arrays import lengths_of
+from sie_triton.contract.arrays import item_lengths
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines import Engine
@@ -30,7 +30,6 @@ from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.docling import (
     BYTES_A_TOKEN,
     CONTENT,
-    CONTENT_LENGTHS,
     CONVERTED,
     DOCUMENT_COST,
     ERROR,
@@ -61,7 +60,7 @@ class DoclingAdapter(Adapter):
     def __init__(self, max_num_pages: int, most_s: float, limits: DocumentLimits = DocumentLimits()) -> None:
         self._document_limits = limits
         longest = DOCUMENT_COST + 2**31 // BYTES_A_TOKEN
-        super().__init__(Encoder(), limits={READ.name: longest, CONTENT_LENGTHS.name: 2**31 - 1})
+        super().__init__(Encoder(), limits={READ.name: longest, CONTENT.lengths: 2**31 - 1})
         self._max_num_pages, self._most_s, self._starting = max_num_pages, most_s, Lock()
         self._converter = _converter()
         for sample in (SAMPLE, HTML):  # imports what each process would import again
@@ -74,7 +73,7 @@ class DoclingAdapter(Adapter):
         found = [self._converted(file.tobytes(), most_s, batch.deadline_ns) for file in files]
         return {
             CONVERTED.name: np.frombuffer(b"".join(found), np.uint8),
-            CONVERTED.lengths: lengths_of(found),
+            CONVERTED.lengths: item_lengths(found),
         }
 
     def _converted(self, content: bytes, most_s: float, deadline_ns: int | None) -> bytes:

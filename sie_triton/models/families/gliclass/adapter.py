@@ -16,7 +16,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.gliclass import SEPARATOR
 from sie_triton.models.families.gliclass.files import GliclassFiles
 from sie_triton.models.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
-from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, SCORING, is_multi
+from sie_triton.models.families.shared.classes import CLASS_LOGITS, SCORING, is_multi
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
@@ -47,7 +47,7 @@ class GliclassAdapter(TokenAdapter):
         multi = [is_multi(options, True) for options in batch.options or [{}] * len(counts)]
         return {
             CLASS_LOGITS.name: logits,
-            CLASS_LENGTHS.name: counts,
+            CLASS_LOGITS.lengths: counts,
             LABEL_THRESHOLDS.name: thresholds,
             LABEL_LENGTHS.name: counts,
             SCORING.name: np.array(multi, np.int32),

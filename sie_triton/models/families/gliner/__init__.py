@@ -22,7 +22,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.contract.transforms.spans import chosen, merged_adjacent
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.labels.words import sample_words
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
@@ -62,7 +62,7 @@ MAX_PROMPT = 1024
 
 
 class Gliner(Family):
-    extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS), entities, "required")
+    extraction = Extraction((SPANS, SPAN_SCORES), entities, "required")
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
     parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT)
     takes_loras = True

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.arrays import Floats, Ints, lengths_of
+from sie_triton.contract.arrays import Floats, Ints, item_lengths
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
@@ -35,7 +35,6 @@ from sie_triton.models.families.gliner2.tensors import (
     CHOICE,
     CHOICE_LABELS,
     CHOICE_TOKENS,
-    CLASS_LENGTHS,
     CLASS_SCORES,
     ENTITIES,
     FIELD,
@@ -98,7 +97,7 @@ class Gliner2Adapter(TokenAdapter):
         return {
             **scored(places, PLACES, PLACE_SCORES),
             CLASS_SCORES.name: np.concatenate(classes),
-            CLASS_LENGTHS.name: lengths_of(classes),
+            CLASS_SCORES.lengths: item_lengths(classes),
         }
 
     def _classes(self, labels: torch.Tensor, groups: Sequence[Group]) -> Floats:

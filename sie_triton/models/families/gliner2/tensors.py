@@ -17,9 +17,8 @@ LABEL_ROLES = Tensor(
     "label_roles", "INT32", (-1,), "[labels] a role other than FIELD begins a question", LABEL_LENGTHS.name, 0, FIELD
 )
 
-CHOICE_LENGTHS = Tensor("choice_lengths", "INT32", (-1,), "[pieces] choices of each")
-CHOICE_TOKENS = Tensor("choice_tokens", "INT32", (-1,), "[choices] position of its token", CHOICE_LENGTHS.name, 0)
-CHOICE_LABELS = Tensor("choice_labels", "INT32", (-1,), "[choices] index of its label", CHOICE_LENGTHS.name, 0)
+CHOICE_TOKENS = Tensor("choice_tokens", "INT32", (-1,), "[choices] position of its token", "choice_lengths", 0)
+CHOICE_LABELS = Tensor("choice_labels", "INT32", (-1,), "[choices] index of its label", CHOICE_TOKENS.lengths, 0)
 
 FEATURES = (
     *(INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS),
@@ -30,12 +29,10 @@ FEATURES = (
 # A place with the end CHOICE is the choice with the number in start. Entities are task 0; structures, then relations
 # follow.
 CHOICE = -1
-PLACE_LENGTHS = Tensor("place_lengths", "INT32", (-1,), "[pieces] places of each")
 PLACES = Tensor(
-    "places", "INT32", (-1, 5), "[places, 5] task, instance, field, start and end in the text", PLACE_LENGTHS.name
+    "places", "INT32", (-1, 5), "[places, 5] task, instance, field, start and end in the text", "place_lengths"
 )
-PLACE_SCORES = Tensor("place_scores", "FP32", (-1,), "[places]", PLACE_LENGTHS.name)
-CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes of each")
-CLASS_SCORES = Tensor("class_scores", "FP32", (-1,), "[classes] scores for all tasks", CLASS_LENGTHS.name)
+PLACE_SCORES = Tensor("place_scores", "FP32", (-1,), "[places]", PLACES.lengths)
+CLASS_SCORES = Tensor("class_scores", "FP32", (-1,), "[classes] scores for all tasks", "class_lengths")
 
-COMPUTED = (PLACES, PLACE_SCORES, PLACE_LENGTHS, CLASS_SCORES, CLASS_LENGTHS)
+COMPUTED = (PLACES, PLACE_SCORES, CLASS_SCORES)

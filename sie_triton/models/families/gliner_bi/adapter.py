@@ -9,7 +9,7 @@ from torch import nn
 
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Batch
-from sie_triton.contract.arrays import lengths_of
+from sie_triton.contract.arrays import item_lengths
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
@@ -43,7 +43,7 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
 
     def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:
         ids = [np.frombuffer(label, np.int32) for label in labels]
-        lengths = lengths_of(ids)
+        lengths = item_lengths(ids)
         hidden = self._labels_encoder.hidden_states(np.concatenate(ids), lengths)
         means = torch.stack([each.float().mean(0) for each in torch.split(hidden, lengths.tolist())]).to(hidden.dtype)
         if self._labels_projection is not None:

@@ -17,7 +17,7 @@ from sie_triton.models.families.base import Family
 from sie_triton.models.families.gliner import FLAT_NER, MERGE_ADJACENT, MULTI_LABEL, entities
 from sie_triton.models.families.gliner2.request import RELATION_LABELS, request_of
 from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relations
-from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
 ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", "asked_lengths")
@@ -44,7 +44,7 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 class GlinerLibrary(Family):
-    extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS, RELATIONS, RELATION_SCORES), findings, "required")
+    extraction = Extraction((SPANS, SPAN_SCORES, RELATIONS, RELATION_SCORES), findings, "required")
     features = (READ, ASKED)
     parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT, RELATION_LABELS, RELATION_THRESHOLD)
     engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}

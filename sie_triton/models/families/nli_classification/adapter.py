@@ -11,7 +11,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_LENGTHS, LABEL_THRESHOLDS
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.nli_classification import LABEL, judgement
-from sie_triton.models.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS
+from sie_triton.models.families.shared.classes import CLASS_LOGITS
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
 from sie_triton.models.families.shared.token_adapter import TokenAdapter
 
@@ -30,7 +30,7 @@ class NliAdapter(TokenAdapter):
         assert counts is not None
         return {
             CLASS_LOGITS.name: logits.reshape(-1),
-            CLASS_LENGTHS.name: np.full(len(logits), 2, np.int32),
+            CLASS_LOGITS.lengths: np.full(len(logits), 2, np.int32),
             LABEL.name: batch.features[LABEL.name].values,
             LABEL_THRESHOLDS.name: thresholds,
             LABEL_LENGTHS.name: counts,

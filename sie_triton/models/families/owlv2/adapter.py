@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from sie_triton.contract import Batch, ParameterValue, Ragged, Rows
-from sie_triton.contract.arrays import lengths_of
+from sie_triton.contract.arrays import item_lengths
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
@@ -106,7 +106,7 @@ class OwlAdapter(LabelReader, Adapter):
 
     def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:
         ids = [np.frombuffer(label, np.int32) for label in labels]
-        lengths = lengths_of(ids)
+        lengths = item_lengths(ids)
         hidden = self.encoder.hidden_states(np.concatenate(ids), lengths)
         # The closing token has the largest id.
         closing = np.cumsum(lengths) - lengths + [int(each.argmax()) for each in ids]

@@ -11,7 +11,6 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.sequence_classification import check_problem, scoring
 from sie_triton.models.families.shared.classes import (
-    CLASS_LENGTHS,
     CLASS_LOGITS,
     SCORING,
     names_of,
@@ -35,7 +34,7 @@ class ClassifierAdapter(TokenAdapter):
         ways = [scoring(options, self._files) for options in batch.options or [{}] * len(logits)]
         return {
             CLASS_LOGITS.name: logits.reshape(-1),
-            CLASS_LENGTHS.name: np.full(len(logits), logits.shape[1], np.int32),
+            CLASS_LOGITS.lengths: np.full(len(logits), logits.shape[1], np.int32),
             SCORING.name: np.array(ways, np.int32),
             **of_texts(self._names, batch),
         }

@@ -12,8 +12,7 @@ from sie_triton.contract.tensors import LABEL_THRESHOLDS, PIECE, Tensor
 from sie_triton.contract.transforms.classes import Floats, merged, sigmoid, softmax
 from sie_triton.models.families.shared.thresholds import least_scores, threshold
 
-CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes per piece")
-CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
+CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", "class_lengths")
 SCORING = Tensor("scoring", "INT32", (-1,), "[pieces] how logits become scores: 0 softmax, 1 sigmoid, 2 unchanged")
 CLASS_NAMES = Tensor(
     "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", "name_lengths"

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Extraction, Findings, Object, Parameter, ParameterValue, Rows
+from sie_triton.contract.arrays import item_lengths
 from sie_triton.contract.tensors import Tensor
 
-OBJECT_LENGTHS = Tensor("object_lengths", "INT32", (-1,), "[n] objects per image")
-BOXES = Tensor("boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", OBJECT_LENGTHS.name)
-OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", OBJECT_LENGTHS.name)
-OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", OBJECT_LENGTHS.name)
+BOXES = Tensor("boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", "object_lengths")
+OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", BOXES.lengths)
+OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", BOXES.lengths)
 
 
 class Seen(NamedTuple):
@@ -28,7 +28,7 @@ def tensors(images: Sequence[Seen]) -> Rows:
         BOXES.name: np.concatenate([each.boxes for each in images]).astype(np.float32),
         OBJECT_LABELS.name: np.concatenate([each.labels for each in images]).astype(np.int32),
         OBJECT_SCORES.name: np.concatenate([each.scores for each in images]).astype(np.float32),
-        OBJECT_LENGTHS.name: np.array([len(each.scores) for each in images], np.int32),
+        BOXES.lengths: item_lengths(each.scores for each in images),
     }
 
 
@@ -41,7 +41,7 @@ def objects(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Find
     return Findings(objects=[Object(tuple(box), label, score) for box, label, score in found])
 
 
-EXTRACTION = Extraction((BOXES, OBJECT_LABELS, OBJECT_SCORES, OBJECT_LENGTHS), objects, "required")
+EXTRACTION = Extraction((BOXES, OBJECT_LABELS, OBJECT_SCORES), objects, "required")
 
 
 def score(name: str, doc: str) -> Parameter:

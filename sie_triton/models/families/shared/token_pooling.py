@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features, Options, Parameter, Rows
-from sie_triton.contract.arrays import Floats, lengths_of
+from sie_triton.contract.arrays import Floats, item_lengths
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.contract.transforms import normalize
 from sie_triton.errors import InputError
@@ -70,7 +70,7 @@ def with_pooling(rows: Rows, batch: Batch) -> Rows:
         else vectors
         for vectors, options, is_query in zip(items, batch.options, batch.is_query, strict=True)
     ]
-    lengths = lengths_of(pooled)
+    lengths = item_lengths(pooled)
     return {**rows, MULTIVECTOR.name: np.concatenate(pooled), MULTIVECTOR_LENGTHS.name: lengths}
 
 

@@ -22,16 +22,15 @@ from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options, Recognised, TextFamily
 
-PASSAGE_LENGTHS = Tensor("passage_lengths", "INT32", (-1,), "[pieces] passage tokens per piece")
 PASSAGE = Tensor(
     "passage",
     "INT32",
     (-1, 4),
     "[tokens, 4] index in the piece, index in the passage, start and end in the text",
-    PASSAGE_LENGTHS.name,
+    "passage_lengths",
     0,
 )
-KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] scores of the passage tokens", PASSAGE_LENGTHS.name)
+KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] scores of the passage tokens", PASSAGE.lengths)
 
 
 Ints = npt.NDArray[np.int64]

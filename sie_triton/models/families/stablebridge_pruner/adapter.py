@@ -24,7 +24,6 @@ from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.families.stablebridge_pruner import (
     KEEP_SCORES,
     PASSAGE,
-    PASSAGE_LENGTHS,
     PrunerOptions,
     head_file,
 )
@@ -55,7 +54,7 @@ class PrunerAdapter(TokenAdapter):
             SCORES.name: scores,
             KEEP_SCORES.name: keep_scores,
             PASSAGE.name: passage,
-            PASSAGE_LENGTHS.name: counts,
+            PASSAGE.lengths: counts,
         }
 
 

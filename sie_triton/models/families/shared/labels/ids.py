@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Label, Ragged
-from sie_triton.contract.arrays import Ints, lengths_of
+from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
 
 LABEL_IDS = Tensor("label_ids", "INT32", (-1,), "[tokens] of a piece's labels", "label_id_lengths", 0)
@@ -27,7 +27,7 @@ class Labels(NamedTuple):
 def labels_of(labels: Sequence[Label], ids: Sequence[Sequence[int]]) -> Labels:
     """Combine labels and their tokens, `ids`."""
     flat = np.concatenate([np.array(each, np.int32) for each in ids])
-    return Labels(flat, lengths_of(ids), thresholds_of(labels))
+    return Labels(flat, item_lengths(ids), thresholds_of(labels))
 
 
 def thresholds_of(labels: Sequence[Label]) -> npt.NDArray[np.float32]:

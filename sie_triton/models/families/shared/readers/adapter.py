@@ -10,13 +10,12 @@ import tokenizers
 import torch
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
-from sie_triton.contract.arrays import Ints, lengths_of
+from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.readers.processor import (
     GENERATED,
-    GENERATED_LENGTHS,
     MAX_BEAMS,
     NEW_TOKENS,
     num_beams,
@@ -76,7 +75,7 @@ class ReaderAdapter(Adapter):
         texts = [self.text(answers.get(i, []), i, batch.features).encode() for i in range(len(prompts))]
         return {
             GENERATED.name: np.frombuffer(b"".join(texts), np.uint8),
-            GENERATED_LENGTHS.name: lengths_of(texts),
+            GENERATED.lengths: item_lengths(texts),
         }
 
 

@@ -31,8 +31,7 @@ MAX_NEW_TOKENS = 8192
 MAX_BEAMS = 8
 
 NEW_TOKENS = Tensor("new_tokens", "INT32", (-1,), "[n] maximum number of tokens to generate for each item", "", 1)
-GENERATED_LENGTHS = Tensor("generated_lengths", "INT32", (-1,), "[n] bytes of each item's text")
-GENERATED = Tensor("generated", "UINT8", (-1,), "[bytes] the generated texts, UTF-8", GENERATED_LENGTHS.name)
+GENERATED = Tensor("generated", "UINT8", (-1,), "[bytes] the generated texts, UTF-8", "generated_lengths")
 
 TASK_PARAMETER = Parameter(
     "task",
