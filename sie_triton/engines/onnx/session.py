@@ -6,20 +6,7 @@ from typing import Any
 
 from sie_triton.errors import LoadError
 
-INSTALL = "it is served with ONNX Runtime, which is not installed: pip install 'sie-triton[onnx]'"
-
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-
-NO_CUDA = (
-    "the ONNX Runtime that is installed computes on a CPU only: pip uninstall onnxruntime && "
-    "pip install 'sie-triton[gpu]', or use --device cpu"
-)
-NOT_USED = (
-    "ONNX Runtime cannot use the GPU, and its log says which library it lacks: install the CUDA and cuDNN that its "
-    "version names, or use --device cpu"
-)
-
-SPIN_US = 500
 
 # Names of inputs and outputs in graphs of transformers, optimum and our own export.
 INPUT_IDS, TOKEN_TYPE_IDS, POSITION_IDS = "input_ids", "token_type_ids", "position_ids"
@@ -33,7 +20,8 @@ def is_installed() -> bool:
 def open_session(path: Path, device: str, num_threads: int) -> Any:
     """Open the file as an InferenceSession whose passes share `num_threads`. Raise LoadError if that fails."""
     if not is_installed():
-        raise LoadError(f"{path.name}: {INSTALL}", "dependency")
+        message = f"{path.name}: it is served with ONNX Runtime, which is not installed"
+        raise LoadError(f"{message}: pip install 'sie-triton[onnx]'", "dependency")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -41,11 +29,15 @@ def open_session(path: Path, device: str, num_threads: int) -> Any:
     options.log_severity_level = 3
     # Small blocks of work, so that a preempted thread does not delay the others.
     options.add_session_config_entry("session.dynamic_block_base", "4")
-    # Threads spin between a pass's operators, and for SPIN_US microseconds after it: a short pass takes half the time,
+    # Threads spin between a pass's operators, and for half a millisecond after it: a short pass takes half the time,
     # at little cost to other threads.
-    options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "500")
     if device != "cpu" and CUDA not in onnxruntime.get_available_providers():
-        raise LoadError(f"{path.name}: {NO_CUDA}", "dependency")
+        raise LoadError(
+            f"{path.name}: the ONNX Runtime that is installed computes on a CPU only: pip uninstall onnxruntime && "
+            "pip install 'sie-triton[gpu]', or use --device cpu",
+            "dependency",
+        )
     try:
         session = onnxruntime.InferenceSession(path, options, providers=providers(device))
     except Exception as exc:  # the library's errors have no common class
@@ -53,7 +45,11 @@ def open_session(path: Path, device: str, num_threads: int) -> Any:
     if device != "cpu":
         # Without this, ONNX Runtime silently falls back to the CPU, now or after a failed pass.
         if CUDA not in session.get_providers():
-            raise LoadError(f"{path.name}: {NOT_USED}", "dependency")
+            raise LoadError(
+                f"{path.name}: ONNX Runtime cannot use the GPU, and its log says which library it lacks: install the "
+                "CUDA and cuDNN that its version names, or use --device cpu",
+                "dependency",
+            )
         session.disable_fallback()
     return session
 

@@ -45,9 +45,10 @@ class AttentionPooling(torch.nn.Module):
         return functional.scaled_dot_product_attention(query, keys, values).reshape(count, -1)
 
 
-def linear(weight: torch.Tensor, bias: torch.Tensor) -> torch.nn.Linear:
-    layer = torch.nn.Linear(1, 1, device="meta")
-    layer.out_features, layer.in_features = weight.shape
+def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.nn.Linear:
+    """Return the layer for a weight, [out, in], and a bias, [out]."""
+    layer = torch.nn.Linear(weight.shape[1], len(weight), bias=bias is not None, device="meta")
     layer.weight = torch.nn.Parameter(weight, requires_grad=False)
-    layer.bias = torch.nn.Parameter(bias, requires_grad=False)
+    if bias is not None:
+        layer.bias = torch.nn.Parameter(bias, requires_grad=False)
     return layer

@@ -12,8 +12,6 @@ from sie_triton.system.native import KERNELS, library
 # The widest vector of the kernels, in floats: the last dimension must be a multiple of it.
 LANES = 16
 
-UNLIMITED = 1 << 30
-
 
 _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_float
 
@@ -50,7 +48,7 @@ def attention(
     out = torch.empty(1, tokens, heads, width)
     strides = [stride for x in (query, key, value) for stride in (x.stride(2), x.stride(1))]
     items, seen = np.array(lengths, np.int32), np.array(keys, np.int32)
-    left, right = (UNLIMITED if side < 0 else side for side in window)
+    left, right = (1 << 30 if side < 0 else side for side in window)
     failed = _built().sie_packed_attention(
         *(x.data_ptr() for x in (query, key, value, out)),
         (_LONG * 6)(*strides),
@@ -78,8 +76,8 @@ def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, norm: torch.nn.Layer
     return x
 
 
-# Channels in a panel of the 8-bit kernel, and levels of a weight on each side of 0.
-PANEL, LEVELS = 64, 127
+# Channels in a panel of the 8-bit kernel.
+PANEL = 64
 
 
 class Int8Panels(NamedTuple):
@@ -104,7 +102,7 @@ def takes_int8(shape: torch.Size) -> bool:
 def int8_panels(weight: torch.Tensor) -> Int8Panels:
     """Round a weight, float32 [out, in], to 8 bits."""
     num_out, num_in = weight.shape
-    scales = weight.abs().amax(1) / LEVELS
+    scales = weight.abs().amax(1) / 127
     rounded = torch.round(weight / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None])
     panels = rounded.to(torch.int8).view(num_out // PANEL, PANEL, num_in // 4, 4).transpose(1, 2).contiguous()
     return Int8Panels(panels, scales, scales * rounded.sum(1))

@@ -9,9 +9,6 @@ from transformers import PreTrainedModel
 
 from sie_triton.contract.arrays import Ints
 
-# Kinds of special tokens in config.json.
-NAMES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
-
 
 @dataclass(frozen=True)
 class Draws:
@@ -48,7 +45,7 @@ def draws_of(model: PreTrainedModel) -> Draws:
 
 def named_ids(model: PreTrainedModel) -> Iterator[int]:
     """Yield the tokens that the configuration of `model` names, padding first, and the padding of its embeddings."""
-    for name in NAMES:
+    for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
         value = getattr(model.config.get_text_config(), f"{name}_token_id", None)
         yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int))
     for module in model.modules():

@@ -8,11 +8,6 @@ import torch
 
 from sie_triton.errors import LoadError
 
-# Method or function of transformers by which embeddings number tokens by their ids.
-COUNTS_TOKENS = "create_position_ids_from_input_ids"
-
-WINDOW_SETTINGS = ("sliding_window", "local_attention", "attention_window", "attention_chunk_size")
-
 
 def names_in(function: Callable[..., Any]) -> Sequence[str]:
     """Return the names of functions and attributes that the code of `function` uses."""
@@ -25,7 +20,8 @@ def padding_position(model: torch.nn.Module) -> int:
 
     -1 for models that count all tokens from 0. LoadError if the configuration names no padding token.
     """
-    kin: list[Any] = [module for module in model.modules() if COUNTS_TOKENS in names_in(type(module).forward)]
+    numbers = "create_position_ids_from_input_ids"  # by which embeddings number tokens by their ids
+    kin: list[Any] = [module for module in model.modules() if numbers in names_in(type(module).forward)]
     padding: int | None = kin[0].padding_idx if kin else -1
     if padding is None:
         raise LoadError("config.json: pad_token_id is null; positions are numbered from it on", "corrupt")
@@ -56,7 +52,8 @@ def num_token_types(model: torch.nn.Module) -> int:
 def windows(config: Any) -> list[int]:
     """Return the attention windows that a model's configuration names, in tokens."""
     text = config.get_text_config()
-    values = [value for name in WINDOW_SETTINGS for value in _settings(text, name)]
+    names = ("sliding_window", "local_attention", "attention_window", "attention_chunk_size")
+    values = [value for name in names for value in _settings(text, name)]
     return [value for value in values if isinstance(value, int) and value]
 
 

@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 # Times a call, in seconds.
 Seconds = Callable[[Callable[[], object]], float]
 
-ROUNDS = 6
-
 # Ratio to the packed path beyond which larger sizes are not measured: the graph is slower there too.
 HOPELESS = 1.5
 
@@ -177,7 +175,7 @@ def ratio_at(size: int, encoder: TorchEncoder, graph: Form, seconds: Seconds) ->
     ids = np.full(lengths.sum(), encoder.vocab_size // 2, np.int32)
     types, positions = np.zeros_like(ids), encoder.positions(ids, lengths)
     ours, theirs = [], []
-    for _ in range(ROUNDS):
+    for _ in range(6):
         ours.append(seconds(lambda: ended(encoder.packed(ids, lengths, lengths, types))))
         theirs.append(seconds(lambda: ended(graph.hidden_states(ids, lengths, lengths, types, positions))))
     return min(theirs) / min(ours)

@@ -25,9 +25,6 @@ MAGNITUDE, OWN_TABLE, WEIGHT, BIAS = "lora_magnitude_vector", "base_layer.weight
 ENDINGS = (FIRST, SECOND, SECOND_BIAS, FIRST_WORDS, SECOND_WORDS, MAGNITUDE, OWN_TABLE, WEIGHT, BIAS)
 
 
-MAX_NAME = 120
-
-
 # Prefix of the keys of layers in the backbone.
 BACKBONE = "backbone: "
 
@@ -249,8 +246,8 @@ def by_module(path: Path) -> dict[str, Tensors]:
 
 
 def quoted(name: str) -> str:
-    """Return the name in quotes, cut to MAX_NAME characters."""
-    return repr(name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…")
+    """Return the name in quotes, cut to 120 characters."""
+    return repr(name if len(name) <= 120 else f"{name[:120]}…")
 
 
 def split(name: str) -> tuple[str, str]:

@@ -13,9 +13,6 @@ from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.rows import spare_items
 
-# Names of the vision modules in models.
-VISION = frozenset({"visual", "vision_tower", "vision_model"})
-
 
 @dataclass(frozen=True, slots=True)
 class ImageStates:
@@ -43,7 +40,8 @@ class LanguageModel(TorchEncoder):
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
-        self.loras.model.other_encoders, self.loras.model.splits = VISION, False
+        self.loras.model.other_encoders = frozenset({"visual", "vision_tower", "vision_model"})
+        self.loras.model.splits = False
         # One item at a time is never faster.
         self.paths = (PACKED,)
 

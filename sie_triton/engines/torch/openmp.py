@@ -13,17 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Spins of a waiting thread: 0.1 ms, about the time between two operators. With the default, threads would occupy a core
-# for 3 ms after a pass, which the steps around it need.
-SPIN = "GOMP_SPINCOUNT", "10000"
-
-
 LIBRARY = re.compile(r"\S*/lib[gi]?omp[^/\s]*$", re.MULTILINE)
 
 
 def wait_briefly() -> None:
     """Limit how long OpenMP threads spin, unless the environment says it. Call this before PyTorch is imported."""
-    os.environ.setdefault(*SPIN)
+    # 0.1 ms, about the time between two operators. With the default, threads would occupy a core for 3 ms after a
+    # pass, which the steps around it need.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def release_team() -> None:

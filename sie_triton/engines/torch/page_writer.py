@@ -23,9 +23,6 @@ Images = Sequence[npt.NDArray[np.uint8]]
 # Options of generation_config.json that read the prompt, and so would see its padding, with their neutral values.
 OF_THE_PROMPT = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
 
-# Options for sampling only; with do_sample=False, transformers warns about each.
-OF_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
-
 
 class Scaled(Protocol):
     """Normalisation of pixels: p becomes (p · scale - mean) / std."""
@@ -47,7 +44,8 @@ class PageWriter(Writer):
         self._scale = plan.scale
         self._mean, self._std = (torch.tensor(each, device=self.device) for each in (plan.mean, plan.std))
         config = self._model.generation_config
-        for name in OF_SAMPLING:
+        # With do_sample=False, transformers warns about each option of sampling.
+        for name in ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"):
             setattr(config, name, None)
         config.do_sample = False
         self.pads = all(getattr(config, name, None) in (None, value) for name, value in OF_THE_PROMPT.items())

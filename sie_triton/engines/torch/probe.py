@@ -23,8 +23,8 @@ from sie_triton.errors import LoadError
 # Maximum difference from eager token states, relative to the largest state of the item.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
-# Maximum length of the longest item beyond the windows, in tokens, and its limit in multiplications by weights.
-MOST_TOKENS, MOST_PRODUCTS = 1024, 5e10
+# Multiplications by weights in a short pass.
+MOST_PRODUCTS = 5e10
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +139,9 @@ def difference(error: float) -> str:
 def longest(encoder: TorchEncoder, max_length: int) -> int:
     """Return the maximum length if a pass of it is short, else a length that shows a missing window.
 
-    The latter is beyond twice any window. Neither is beyond the model's table of positions.
+    A short pass has up to 1024 tokens. The other length is beyond twice any window. Neither is beyond the model's table
+    of positions.
     """
-    affordable = min(MOST_TOKENS, int(MOST_PRODUCTS / encoder.num_weights))
+    affordable = min(1024, int(MOST_PRODUCTS / encoder.num_weights))
     positions = num_positions(encoder.config, encoder.padding_position, max_length)
     return min(max_length, positions, max(affordable, 2 * max(windows(encoder.config), default=0) + 65))

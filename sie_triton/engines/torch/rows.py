@@ -18,13 +18,10 @@ NO_PADDING = 1 << 62
 # On a CPU, passes of FEW_ROWS and more have a number of rows that recurs; from MANY_ROWS on it is a multiple of ROWS.
 FEW_ROWS, MANY_ROWS, ROWS = 64, 512, 16
 
-# The largest number of rows that is chosen to recur; sub-batches are far smaller.
-MOST_ROWS = 1 << 20
-
 
 def _row_counts() -> Iterator[int]:
     count = FEW_ROWS
-    while count <= MOST_ROWS:
+    while count <= 1 << 20:  # sub-batches are far smaller
         yield count
         count += count // MANY_ROWS * ROWS if count >= MANY_ROWS else 1 << (count.bit_length() - 6)
 

@@ -24,12 +24,8 @@ BLOCK = 1024
 ALL = slice(None)
 
 
-# PyTorch's copy of FlashAttention 2. The operator is private: `pytorch_lacks` compares its arguments with these.
+# PyTorch's copy of FlashAttention 2. The operator is private: `pytorch_lacks` looks at its arguments.
 flash_forward = torch.ops.aten._flash_attention_forward.default
-FLASH_ARGUMENTS = frozenset({"scale", "window_size_left", "window_size_right", "seqused_k"})
-
-# FlashAttention 2 supports head sizes that are multiples of 8, up to this one.
-WIDEST_FLASH_HEAD = 256
 
 _log = logging.getLogger(__name__)
 
@@ -175,9 +171,9 @@ def reason_unusable(name: str, device: torch.device, dtype: torch.dtype) -> str 
 
 
 def fits_flash(query: torch.Tensor, value: torch.Tensor) -> bool:
-    """True if FlashAttention 2 supports this head size."""
+    """True if FlashAttention 2 supports this head size: it does multiples of 8, up to 256."""
     width = query.shape[-1]
-    return width <= WIDEST_FLASH_HEAD and width % 8 == 0 and value.shape[-1] == width
+    return width <= 256 and width % 8 == 0 and value.shape[-1] == width
 
 
 @cache
@@ -187,7 +183,8 @@ def pytorch_lacks() -> str | None:
         return "there is no GPU"
     if not torch.backends.cuda.is_flash_attention_available():
         return "this PyTorch was built without FlashAttention"
-    lacking = FLASH_ARGUMENTS - {argument.name for argument in flash_forward._schema.arguments}
+    needed = {"scale", "window_size_left", "window_size_right", "seqused_k"}
+    lacking = needed - {argument.name for argument in flash_forward._schema.arguments}
     return f"this PyTorch's FlashAttention takes no {', '.join(sorted(lacking))}" if lacking else None
 
 

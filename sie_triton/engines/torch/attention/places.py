@@ -8,13 +8,12 @@ import torch
 
 from sie_triton.engines.torch.attention.packed import current
 
-KIN = ("CLIPTextEmbeddings", "SiglipTextEmbeddings", "Siglip2TextEmbeddings")
-
 
 def let_rows_be_long(model: torch.nn.Module) -> None:
     """Let text embeddings in `model` take packed rows; outside of `attending` they compute as before."""
+    kin = ("CLIPTextEmbeddings", "SiglipTextEmbeddings", "Siglip2TextEmbeddings")
     for module in model.modules():
-        if type(module).__name__ in KIN:
+        if type(module).__name__ in kin:
             module.__class__ = _long_rows_class(type(module))
 
 

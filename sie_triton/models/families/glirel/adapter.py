@@ -16,7 +16,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.gliner.adapter import LABELS
 from sie_triton.models.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
 from sie_triton.models.families.glirel.files import GlirelFiles
-from sie_triton.models.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refining, RelationHead
+from sie_triton.models.families.glirel.heads import Refining, RelationHead
 from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.word_reader import WordReader
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
@@ -82,8 +82,8 @@ def head_of(files: GlirelFiles, weights: Checkpoint) -> RelationHead:
     head = RelationHead(
         files.hidden_size,
         files.max_distance,
-        refining(files.refines_relations, "refine_relation.", RELATION_LAYERS),
-        refining(files.refines_labels, "refine_prompt.", LABEL_LAYERS),
+        refining(files.refines_relations, "refine_relation.", num_layers=1),
+        refining(files.refines_labels, "refine_prompt.", num_layers=2),
     )
     weights.fill(head.marker, "span_rep_layer.rel_rep_layer.")
     weights.fill(head.labels, LABELS)

@@ -17,7 +17,6 @@ from sie_triton.models.families.gliner.heads import PAIR_NUMBERS, SpanMarker, li
 Ints = npt.NDArray[np.int64]
 
 HEAD_WIDTH = 64
-RELATION_LAYERS, LABEL_LAYERS = 1, 2
 
 
 class ScoredPairs(NamedTuple):

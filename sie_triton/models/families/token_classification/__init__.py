@@ -27,7 +27,7 @@ from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.shared.classes import CLASS_NAMES
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import least_score, threshold
-from sie_triton.models.families.token_classification.aggregation import SIMPLE, STRATEGIES, longest
+from sie_triton.models.families.token_classification.aggregation import STRATEGIES, longest
 
 CONTINUES = Tensor(
     "continues", "INT32", (-1,), "[tokens] 1: the token continues the word of the one before", WORD_LENGTHS.name, 0, 1
@@ -43,7 +43,7 @@ AGGREGATION = Parameter(
 
 
 def aggregation(options: Mapping[str, ParameterValue]) -> str:
-    return str(options.get(AGGREGATION.name, SIMPLE))
+    return str(options.get(AGGREGATION.name, "simple"))
 
 
 def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:

@@ -8,10 +8,7 @@ import numpy.typing as npt
 
 from sie_triton.contract.arrays import Ints
 
-NONE, SIMPLE, FIRST, AVERAGE, MAX = STRATEGIES = ("none", "simple", "first", "average", "max")
-
-# Label of tokens that are no part of an entity.
-OUTSIDE = "O"
+STRATEGIES = ("none", "simple", "first", "average", "max")
 
 Floats = npt.NDArray[np.float32]
 
@@ -45,23 +42,23 @@ def entities_of(
     """
     if not len(scores):
         return np.empty((0, 3), np.int32), np.empty(0, np.float32)
-    if strategy in (FIRST, AVERAGE, MAX):
+    if strategy in ("first", "average", "max"):
         scores, places = words(scores, places, continues, strategy)
     best, score = scores.argmax(1), scores.max(1)
-    if strategy != NONE:
+    if strategy != "none":
         starts = np.flatnonzero(labels.begins[best] | (np.diff(labels.kinds[best], prepend=-1) != 0))
         score, places = means(score, starts), joined(places, starts)
         best = best[starts] + len(labels.begins)
-    kept = labels.names[best] != OUTSIDE
+    kept = labels.names[best] != "O"
     return np.column_stack([places, best]).astype(np.int32)[kept], score[kept]
 
 
 def words(scores: Floats, places: Ints, continues: Ints, strategy: str) -> tuple[Floats, Ints]:
     """Join the tokens of each word: its scores are those of its first token, of the surest one, or the average."""
     starts = np.flatnonzero(np.append([True], continues[1:] == 0))
-    if strategy == AVERAGE:
+    if strategy == "average":
         of_words = means(scores, starts)
-    elif strategy == MAX:
+    elif strategy == "max":
         surest = scores.max(1)
         lengths = np.diff(starts, append=len(scores))
         at = np.flatnonzero(surest == np.repeat(np.maximum.reduceat(surest, starts), lengths))
