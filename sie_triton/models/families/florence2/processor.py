@@ -11,10 +11,10 @@ import tokenizers
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.spec import ModelSpec, Runtime
-from sie_triton.contract.tensors import ORIGINAL_SIZES
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.florence2 import TASK, Florence2Files
 from sie_triton.models.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, OCR_WITH_REGION, TASKS, ReadingTask
+from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.readers.processor import (
     ReaderProcessor,
     ReadingPrompt,
@@ -71,7 +71,7 @@ class Florence2Processor(ReaderProcessor):
         return {
             **super().encode(framed),
             TASK.name: Ragged(np.array([each.number for each in prompts], np.int32)),
-            ORIGINAL_SIZES.name: Ragged(np.array([(each.height, each.width) for each in pictures], np.int32)),
+            **original_sizes(pictures),
         }
 
 

@@ -4,13 +4,10 @@ page → at about its own size → patches → CogViT → a state for four patch
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.models.families.shared.ocr import OcrFamily
 from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS, TaskOptions
 
-MODEL_TYPE = "glm_ocr"
 USUAL_NEW_TOKENS = 8192
 
 OCR = "ocr"
@@ -25,12 +22,7 @@ class GlmOcrOptions(TaskOptions):
 
 
 class GlmOcr(OcrFamily):
+    model_type = "glm_ocr"
     parameters = READER_PARAMETERS
     options = GlmOcrOptions
     reference_adapters = ("glm_ocr:GlmOcrAdapter",)
-
-    def recognises(self, directory: Path) -> bool:
-        return kind_of(directory)[0] == MODEL_TYPE
-
-    def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, (MODEL_TYPE,), longest=131_072)

@@ -14,8 +14,9 @@ from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, READ
 from sie_triton.errors import InputError
 from sie_triton.models.families.grounding_dino import TOKEN_LABELS, DinoFiles, num_read
+from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.labels.ids import thresholds_of
-from sie_triton.models.families.shared.labels.images import LabelledImages, original_sizes
+from sie_triton.models.families.shared.labels.images import LabelledImages
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 

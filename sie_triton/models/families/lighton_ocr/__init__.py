@@ -122,6 +122,7 @@ class LightOnOcrOptions(Options):
 
 
 class LightOnOcr(OcrFamily):
+    model_type = MODEL_TYPE
     options = LightOnOcrOptions
     reference_adapters = ("lighton_ocr:LightOnOCRAdapter",)
 

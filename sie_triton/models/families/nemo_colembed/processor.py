@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.contract import Features, Ragged
+from sie_triton.contract import Features
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
+from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.models.families.nemo_colembed import read
 from sie_triton.models.families.shared.pages.chat_reader import AFTER, PICTURE, USER, ChatReader, ConversationProcessor
-from sie_triton.models.inputs.pixels import packed_pixels
-from sie_triton.models.inputs.tokenizer import packed_ids
+from sie_triton.models.families.shared.text_or_image import packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,7 @@ class NemoColEmbedProcessor(ConversationProcessor):
         conversations = [self._conversation(item, is_asked) for item, is_asked in zip(framed, asks, strict=True)]
         longest = [self._roles.longest_query if is_asked else None for is_asked in asks]
         ids, cut = self._reader.tokens(conversations, each, longest)
-        read = Ragged(self._reader.read(ids, each))
-        return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
+        return packed(self._reader.read(ids, each), cut, ids, images)
 
     def page(self) -> Features:
         return self.encode([self.white_page])

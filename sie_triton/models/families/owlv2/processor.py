@@ -12,8 +12,9 @@ from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
 from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, TEMPLATE, USUAL_TEMPLATE, OwlFiles
 from sie_triton.models.families.owlv2.resizing import in_square
+from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.labels.ids import Labels, label_ids, labels_of
-from sie_triton.models.families.shared.labels.images import LabelledImages, original_sizes
+from sie_triton.models.families.shared.labels.images import LabelledImages
 from sie_triton.models.inputs.pixels import resized
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 

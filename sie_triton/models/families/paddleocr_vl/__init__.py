@@ -3,14 +3,10 @@
 page → at about its own size → patches → SigLIP → a state for four patches, within the prompt → ERNIE → markdown
 """
 
-from pathlib import Path
-
-from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.contract.tensors import Tensor
 from sie_triton.models.families.shared.ocr import OcrFamily
 from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS, TaskOptions
 
-MODEL_TYPE = "paddleocr_vl"
 USUAL_NEW_TOKENS = 4096
 
 OCR = "ocr"
@@ -31,13 +27,8 @@ TASK = Tensor("task_number", "INT32", (-1,), "[n] number of the task", "", 0, le
 
 
 class PaddleOcrVl(OcrFamily):
+    model_type = "paddleocr_vl"
     features = (*OcrFamily.features, TASK)
     parameters = READER_PARAMETERS
     options = TaskOptions
     reference_adapters = ("paddleocr_vl:PaddleOCRVLAdapter",)
-
-    def recognises(self, directory: Path) -> bool:
-        return kind_of(directory)[0] == MODEL_TYPE
-
-    def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, (MODEL_TYPE,), longest=131_072)

@@ -5,11 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
+from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.models.families.qwen3_vl_embedding import plan_of, read
 from sie_triton.models.families.shared.pages.chat_reader import (
     AFTER,
@@ -20,9 +18,8 @@ from sie_triton.models.families.shared.pages.chat_reader import (
     as_sentence,
     check_text,
 )
+from sie_triton.models.families.shared.text_or_image import packed
 from sie_triton.models.inputs.base import Frame
-from sie_triton.models.inputs.pixels import packed_pixels
-from sie_triton.models.inputs.tokenizer import packed_ids
 from sie_triton.models.inputs.words import PromptedTexts
 
 INSTRUCTION = "Represent the user's input."
@@ -47,8 +44,7 @@ class ChatProcessor(ConversationProcessor):
             for (told, item), of in zip(framed, each, strict=True)
         ]
         ids, cut = self._reader.tokens(conversations, each)
-        read = Ragged(self._reader.read(ids, each))
-        return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
+        return packed(self._reader.read(ids, each), cut, ids, images)
 
     def page(self) -> Features:
         return self.encode([(INSTRUCTION, self.white_page)])

@@ -1,7 +1,6 @@
 """Language models that write down the text of an image."""
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -30,7 +29,10 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
     return Findings(data=text, lines=[Line(text, None, label, CERTAIN)] if text else [])
 
 
-class OcrFamily(Family, ABC):
+class OcrFamily(Family):
+    """Base of families of page readers. `model_type` is that in config.json."""
+
+    model_type: ClassVar[str]
     inputs = ("image",)
     extraction = Extraction((GENERATED,), findings)
     features: ClassVar[tuple[Tensor, ...]] = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES, NEW_TOKENS)
@@ -45,13 +47,13 @@ class OcrFamily(Family, ABC):
         reason = f"config.json: {kind_of(directory)[0]}, pages and answers of up to {files.longest} tokens"
         return Recognised(reason, files.longest, {}, extracts=True, weights=(directory,))
 
-    @abstractmethod
     def recognises(self, directory: Path) -> bool:
         """Return whether config.json is that of the family."""
+        return kind_of(directory)[0] == self.model_type
 
-    @abstractmethod
     def read(self, directory: Path) -> PageFiles:
         """Read the files."""
+        return PageFiles.read(directory, (self.model_type,), longest=131_072)
 
     def longest(self, directory: Path) -> int:
         return self.read(directory).longest

@@ -12,10 +12,10 @@ from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.models.families.shared.images import PreparedImage
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.processor import PATCHES_PER_TOKEN
 from sie_triton.models.families.shared.readers.processor import (
-    NamedImage,
     ReaderProcessor,
     ReadingPrompt,
     new_tokens,
@@ -80,7 +80,7 @@ class OcrProcessor(ReaderProcessor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         return self._sizes.counts(*pixels.shape[:2])[0] // PATCHES_PER_TOKEN
 
-    def complete_prompt(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
+    def complete_prompt(self, picture: PreparedImage, prompt: ReadingPrompt) -> ReadingPrompt:
         _, count = self._sizes.counts(*picture.pixels.shape[:2])
         place = prompt.ids.index(self._image_token)
         ids = [*prompt.ids[:place], *[self._image_token] * count, *prompt.ids[place + 1 :]]
@@ -94,7 +94,7 @@ class OcrProcessor(ReaderProcessor):
     def page(self) -> Features:
         """Return the features of one white page with the default prompt."""
         white = np.full((*self._sizes.size(*PAGE), 3), 255, np.uint8)
-        return self.encode([self.frame(Part("image", [])).around(NamedImage(white, *PAGE, "image"))])
+        return self.encode([self.frame(Part("image", [])).around(PreparedImage(white, *PAGE, "image"))])
 
     def _tokens(self, text: str) -> list[int]:
         bos = self._template.special.get("bos_token")

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from sie_triton.contract import Features, Ragged
+from sie_triton.contract import Features
 from sie_triton.contract.spec import Runtime
-from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
+from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import LoadError
-from sie_triton.models.families.shared.text_or_image import TextOrImage
+from sie_triton.models.families.shared.text_or_image import TextOrImage, packed
 from sie_triton.models.inputs.cutting import beginning
-from sie_triton.models.inputs.pixels import Bytes, Resize, packed_pixels
-from sie_triton.models.inputs.tokenizer import open_tokenizer, packed_ids
+from sie_triton.models.inputs.pixels import Bytes, Resize
+from sie_triton.models.inputs.tokenizer import open_tokenizer
 
 # A layer of the vision tower has about half the weights of one of the language model, and so takes half the time.
 PATCHES_PER_TOKEN = 2
@@ -69,8 +69,7 @@ class PageProcessor(TextOrImage):
         ]
         patches = [0 if image is None else self._counts(*image.shape[:2])[0] for image in images]
         read = [len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)]
-        lengths = Ragged(np.array(read, np.int32))
-        return {READ.name: lengths, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
+        return packed(read, cut, ids, images)
 
     def page(self, height: int, width: int) -> Features:
         """Return the features of one white page of this size, after resizing; for measuring."""

@@ -7,7 +7,7 @@ task  → prompt ┴→ model → tokens, one after another → text → finding
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,9 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import READ, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families.base import Options
-from sie_triton.models.inputs.base import Processor
-from sie_triton.models.inputs.images import ImageFile, ImageReader
+from sie_triton.models.families.shared.images import ImageProcessor, PreparedImage
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import packed_ids
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 # More than any of these models generates for one image.
 MAX_NEW_TOKENS = 8192
@@ -73,16 +69,6 @@ def num_beams(options: Mapping[str, ParameterValue]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedImage:
-    """An image: `pixels` uint8 [height, width, 3] for the model, its original size upright, its name in messages."""
-
-    pixels: npt.NDArray[np.uint8]
-    height: int
-    width: int
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReadingPrompt:
     """The prompt for each image of a part. `number` is that of the task, in families that number their tasks."""
 
@@ -96,41 +82,26 @@ class ReadingPrompt:
         return element, self
 
 
-class ReaderProcessor(Processor):
+class ReaderProcessor(ImageProcessor):
     """Base of processors for images with prompts. Thread-safe."""
 
-    prepares = True
-
     def __init__(self, tokenizer: tokenizers.Tokenizer, runtime: Runtime) -> None:
+        super().__init__(runtime)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
-        self._images = ImageReader(runtime)
 
     @abstractmethod
     def frame(self, part: Part) -> ReadingPrompt:
         """Return the prompt of a part; raise InputError naming the parameter that is wrong."""
 
     @abstractmethod
-    def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
-        """Return the resized image; raise InputError that begins with `where`."""
-
-    @abstractmethod
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         """Return the cost of an image, without its prompt, in units of a token."""
 
-    def complete_prompt(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
+    def complete_prompt(self, picture: PreparedImage, prompt: ReadingPrompt) -> ReadingPrompt:
         """Return the prompt with the parts that depend on the image; raise InputError naming the image."""
         return prompt
-
-    def is_slow(self, element: Any) -> bool:
-        return isinstance(element, ImageFile)
-
-    def prepare(self, element: Any) -> Any:
-        if not isinstance(element, ImageFile):
-            return element
-        with self._images.opened(element) as picture:
-            return NamedImage(self.pixels(picture, element.where), picture.height, picture.width, element.where)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [picture.pixels for picture, _ in framed]

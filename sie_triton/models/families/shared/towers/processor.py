@@ -7,13 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from sie_triton.contract import Features, Ragged
+from sie_triton.contract import Features
 from sie_triton.contract.spec import Runtime
-from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
-from sie_triton.models.families.shared.text_or_image import TextOrImage
+from sie_triton.contract.tensors import IMAGE, TEXT
+from sie_triton.models.families.shared.text_or_image import TextOrImage, packed
 from sie_triton.models.inputs.cutting import encoded
-from sie_triton.models.inputs.pixels import Bytes, Resize, packed_pixels
-from sie_triton.models.inputs.tokenizer import packed_ids
+from sie_triton.models.inputs.pixels import Bytes, Resize
 
 
 class TowerProcessor(TextOrImage):
@@ -29,8 +28,7 @@ class TowerProcessor(TextOrImage):
         images = [item.get(IMAGE.name) for item in framed]
         ids, cut = tokens_of_texts(self._tokenizer, framed)
         read = [len(of) if image is None else self._image_length(image) for image, of in zip(images, ids, strict=True)]
-        lengths = Ragged(np.array(read, np.int32))
-        return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_pixels(images)}
+        return packed(read, cut, ids, images)
 
 
 def tokens_of_texts(
