@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.limits import LIMITS
@@ -21,12 +21,21 @@ PARTS = {IMAGES: ("image_processor",), SOUNDS: ("feature_extractor", "audio_proc
 FILTERS = 6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Normalisation of pixels, the last step of each plan: p becomes (p · scale - mean) / std."""
+
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
-class ImagePlan:
+class ImagePlan(Scaling):
     """Preprocessing of images.
 
     An image is resized with Pillow's filter number `resample`. Then its center of size `crop`, height and width, is cut
-    out. A pixel p becomes (p · scale - mean) / std.
+    out.
 
     If the center lies between two pixels, the crop begins at the pixel before, or, with `rounds_middle`, at the even
     one, as in torchvision.
@@ -35,9 +44,6 @@ class ImagePlan:
     resizing: Resizing
     resample: int
     crop: tuple[int, int] | None
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
     rounds_middle: bool = False
 
     @classmethod
@@ -59,14 +65,6 @@ class ImagePlan:
         shape = self.crop or self.resizing.exact
         assert shape is not None
         return shape
-
-
-class Scaling(TypedDict):
-    """A pixel p becomes (p · scale - mean) / std."""
-
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
 
 
 def image_fields(directory: Path, usual: str, needed: Sequence[str] = ("do_resize",)) -> Fields:
@@ -167,16 +165,17 @@ def resample(fields: Fields) -> int:
     return fields.integer("resample", most=FILTERS - 1)
 
 
-def scaling(fields: Fields) -> Scaling:
+def scaling(fields: Fields) -> dict[str, Any]:
+    """Return the arguments of Scaling."""
     is_normal = fields.flag("do_normalize", False)
     std = three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0)
     if not all(std):
         raise fields.corrupt("image_std: must not be 0")
-    return Scaling(
-        scale=number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
-        mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
-        std=std,
-    )
+    return {
+        "scale": number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
+        "mean": three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
+        "std": std,
+    }
 
 
 def number(fields: Fields, key: str, default: float | None = None) -> float:

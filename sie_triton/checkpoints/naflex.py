@@ -4,25 +4,22 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from sie_triton.checkpoints.image_processor import FILTERS, image_fields, scaling
+from sie_triton.checkpoints.image_processor import FILTERS, Scaling, image_fields, scaling
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.processor_classes import BILINEAR
 
 
 @dataclass(frozen=True, slots=True)
-class NaflexPlan:
+class NaflexPlan(Scaling):
     """Preprocessing of images.
 
     An image keeps its aspect ratio. It is resized to at most `max_num_patches` whole patches of `patch_size` pixels a
-    side, as many as fit. A pixel p becomes (p · scale - mean) / std.
+    side, as many as fit.
     """
 
     patch_size: int
     max_num_patches: int
     resample: int
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
 
     @classmethod
     def read(cls, directory: Path) -> "NaflexPlan":
@@ -38,7 +35,7 @@ class NaflexPlan:
     def shape(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width, in pixels, to which an image is resized: at most `max_num_patches` patches.
 
-        >>> plan = NaflexPlan(16, 256, 2, 1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        >>> plan = NaflexPlan(16, 256, 2, scale=1 / 255, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
         >>> plan.shape(300, 300), plan.shape(10, 5), plan.shape(1, 200)
         ((256, 256), (352, 176), (16, 3200))
         """

@@ -5,18 +5,17 @@ from math import isqrt
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.image_processor import IMAGES, image_fields, resample, scaling
+from sie_triton.checkpoints.image_processor import IMAGES, Scaling, image_fields, resample, scaling
 from sie_triton.checkpoints.limits import LIMITS
 
 
 @dataclass(frozen=True, slots=True)
-class PatchPlan:
+class PatchPlan(Scaling):
     """Preprocessing of images.
 
     An image is resized, with Pillow's filter number `resample`, to sides that are multiples of `factor`, and to between
     `min_pixels` and `max_pixels`. Then it is cut into squares of `patch` pixels, of which `merge` · `merge` become a
-    token. A pixel p becomes (p · scale - mean) / std. Each patch is repeated `frames` times, as if it were part of a
-    video.
+    token. Each patch is repeated `frames` times, as if it were part of a video.
     """
 
     patch: int
@@ -25,9 +24,6 @@ class PatchPlan:
     min_pixels: int
     max_pixels: int
     resample: int
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
 
     @classmethod
     def read(cls, directory: Path, vision: Fields, usual: str = "Qwen2VLImageProcessor") -> "PatchPlan":

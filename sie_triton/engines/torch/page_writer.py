@@ -5,13 +5,14 @@ Items of different sizes are batched: shorter prompts are padded on the left, wh
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.checkpoints.image_processor import Scaling
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.generate import StopAtDeadline, Writer
@@ -24,21 +25,10 @@ Images = Sequence[npt.NDArray[np.uint8]]
 OF_THE_PROMPT = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0}
 
 
-class Scaled(Protocol):
-    """Normalisation of pixels: p becomes (p · scale - mean) / std."""
-
-    @property
-    def scale(self) -> float: ...
-    @property
-    def mean(self) -> tuple[float, float, float]: ...
-    @property
-    def std(self) -> tuple[float, float, float]: ...
-
-
 class PageWriter(Writer):
     """A model that generates the text of images. A prompt contains one `image_token` for each state of its image."""
 
-    def __init__(self, model: PreTrainedModel, plan: Scaled, image_token: int) -> None:
+    def __init__(self, model: PreTrainedModel, plan: Scaling, image_token: int) -> None:
         super().__init__(model)
         self.image_token = image_token
         self._scale = plan.scale

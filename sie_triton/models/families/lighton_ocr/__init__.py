@@ -8,7 +8,7 @@ from math import floor
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import NESTED, image_fields, resample, scaling
+from sie_triton.checkpoints.image_processor import NESTED, Scaling, image_fields, resample, scaling
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.resizing import EXACT, form_of, size_fields
@@ -17,19 +17,16 @@ from sie_triton.models.families.shared.ocr import OcrFamily
 
 
 @dataclass(frozen=True, slots=True)
-class LongestEdgePlan:
+class LongestEdgePlan(Scaling):
     """Preprocessing of images.
 
     An image is shrunk, with Pillow's filter number `resample`, until it is within `most`, height and width. Its sides
-    become multiples of `unit`, height and width. A pixel p becomes (p · scale - mean) / std.
+    become multiples of `unit`, height and width.
     """
 
     most: tuple[int, int]
     unit: tuple[int, int]
     resample: int
-    scale: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
 
     @classmethod
     def read(cls, directory: Path) -> "LongestEdgePlan":
