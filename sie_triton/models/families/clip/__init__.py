@@ -4,25 +4,17 @@ image → resized, cropped → vision transformer → state of the class token �
 text → tokens → text transformer → state of the closing token → projection → dense
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.open_clip import is_open_clip
 from sie_triton.checkpoints.special_tokens import TOKENIZER
 from sie_triton.checkpoints.towers import TowerFiles, model_type, model_type_file
-from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.shared.towers import TowerOptions
+from sie_triton.models.families.base import Recognised
+from sie_triton.models.families.shared.towers import TowerFamily
 
 
-class Clip(Family):
-    inputs = ("text", "image")
-    outputs = (ENCODE_OUTPUTS["dense"],)
-    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
-    options = TowerOptions
+class Clip(TowerFamily):
     reference_adapters = ("clip:CLIPAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -39,6 +31,3 @@ class Clip(Family):
 
     def longest(self, directory: Path) -> int:
         return TowerFiles.read(directory).longest_text
-
-    def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        return TowerOptions.of(spec).refusals(spec)

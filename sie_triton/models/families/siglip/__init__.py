@@ -4,7 +4,6 @@ image → resized → vision transformer → attention pooling → dense
 text → tokens, padded to the model's length → text transformer → state of the last place → head → dense
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
@@ -17,12 +16,9 @@ from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.checkpoints.positions import UNLIMITED
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, model_type, model_type_file, most_tokens
-from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
-from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.shared.towers import TowerOptions
+from sie_triton.models.families.base import Recognised
+from sie_triton.models.families.shared.towers import TowerFamily
 
 ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
 
@@ -115,11 +111,7 @@ def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedText
     )
 
 
-class Siglip(Family):
-    inputs = ("text", "image")
-    outputs = (ENCODE_OUTPUTS["dense"],)
-    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
-    options = TowerOptions
+class Siglip(TowerFamily):
     reference_adapters = ("siglip:SiglipAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -140,6 +132,3 @@ class Siglip(Family):
 
     def longest(self, directory: Path) -> int:
         return SiglipFiles.read(directory).texts.length
-
-    def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        return TowerOptions.of(spec).refusals(spec)

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.models.families.base import Options
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.models.families.base import Family, Options
 
 HUB, ON_THE_HUB = "hub://", "hf-hub:"
 
@@ -29,3 +31,13 @@ class TowerOptions(Options):
             )
         if self.dense_dim not in (None, dim := spec.dims.get("dense")):
             yield f"{where}.dense_dim: must be {dim}, like tasks.encode.dense.dim (given {self.dense_dim})"
+
+
+class TowerFamily(Family):
+    inputs = ("text", "image")
+    outputs = (ENCODE_OUTPUTS["dense"],)
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    options = TowerOptions
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        return TowerOptions.of(spec).refusals(spec)
