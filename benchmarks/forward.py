@@ -24,7 +24,7 @@ from benchmarks.tables import markdown_table, print_table
 from benchmarks.texts import log_normal_texts
 from sie_triton.contract import Batch
 from sie_triton.contract.spec import ModelSpec, Runtime
-from sie_triton.engines.torch.encoder import load_encoder
+from sie_triton.engines.torch.encoder import TorchEncoder, load_model
 from sie_triton.engines.torch.precision import computes_bfloat16
 from sie_triton.engines.torch.probe import probe, relative_error
 from sie_triton.models.catalog import recognise, select
@@ -147,12 +147,12 @@ def fidelity(architecture: str) -> tuple[Any, float, float]:
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         build(architecture).save_pretrained(directory)
-        encoder = load_encoder(directory, torch.float32, "cpu")
+        encoder = TorchEncoder(load_model(directory, torch.float32, "cpu"))
         expected = [encoder.eager(item) for item in np.split(input_ids, np.cumsum(counts)[:-1])]
         verdict = probe(encoder, 256)
         encoder.use(verdict.path)
         states = torch.split(encoder.hidden_states(input_ids, counts), counts.tolist())
-        half = load_encoder(directory, torch.bfloat16, "cpu")
+        half = TorchEncoder(load_model(directory, torch.bfloat16, "cpu"))
         half.prepare()
         half.use(verdict.path)
         halves = torch.split(half.hidden_states(input_ids, counts), counts.tolist())

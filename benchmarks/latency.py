@@ -29,7 +29,7 @@ from sie_triton.contract.names import triton_name
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.graph import Graph
 from sie_triton.engines.onnx.session import is_installed
-from sie_triton.engines.torch.encoder import load_encoder
+from sie_triton.engines.torch.encoder import TorchEncoder, load_model
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import ServerError
 from sie_triton.models.weights import locate
@@ -221,7 +221,7 @@ class InProcess:
 
         directory = locate(MINILM, allow_hub=False)
         self._library = AutoModel.from_pretrained(directory).eval()
-        self._encoder = load_encoder(directory, torch.float32, "cpu")
+        self._encoder = TorchEncoder(load_model(directory, torch.float32, "cpu"))
         choose_path(self._encoder, 256, Measurements())
         self._graph = Graph(graph, torch.get_num_threads(), is_causal=False, max_length=512)
 

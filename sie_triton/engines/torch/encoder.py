@@ -218,11 +218,6 @@ def indices_of(*arrays: npt.NDArray[Any]) -> Indices:
     return Indices(*(array.astype(np.int64) for array in arrays))
 
 
-def load_encoder(directory: Path, dtype: torch.dtype, device: str, attention_backend: str = "auto") -> TorchEncoder:
-    """Load config.json and the safetensors in `directory`. Raise LoadError if they are missing or invalid."""
-    return TorchEncoder(load_model(directory, dtype, device), attention_backend)
-
-
 def load_model(
     directory: Path, dtype: torch.dtype, device: str, auto: Any = None, config: Mapping[str, Any] | None = None
 ) -> PreTrainedModel:

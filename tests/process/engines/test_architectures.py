@@ -26,7 +26,7 @@ from sie_triton.engines.torch import encoder as encoder_module
 from sie_triton.engines.torch import probe as probe_module
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.segments import Segments
-from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder, load_encoder
+from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder, load_model
 from sie_triton.engines.torch.probe import TOLERANCE, probe, probed, relative_error
 from sie_triton.engines.torch.rows import placed
 from sie_triton.errors import LoadError
@@ -56,7 +56,7 @@ class Subject:
         return np.stack([(s[-1] if self.last_token else s.mean(0)).float().numpy() for s in states])
 
     def load(self, dtype: torch.dtype = torch.float32) -> TorchEncoder:
-        return load_encoder(self.directory, dtype, "cpu")
+        return TorchEncoder(load_model(self.directory, dtype, "cpu"))
 
 
 def states_of(encoder: TorchEncoder, items=ITEMS) -> list[torch.Tensor]:

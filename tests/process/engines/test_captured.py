@@ -14,7 +14,7 @@ from benchmarks.architectures import ARCHITECTURES, build
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.cuda_graphs import CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
+from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_model
 from sie_triton.engines.torch.graph_comparison import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
@@ -167,7 +167,7 @@ def test_items_are_no_longer_than_the_table_of_positions(xlm_roberta):
 
 def test_captured_passes_are_used_where_they_are_faster(tmp_path, monkeypatch):
     build("BERT").save_pretrained(tmp_path)
-    encoder = load_encoder(tmp_path, torch.float32, "cpu")
+    encoder = TorchEncoder(load_model(tmp_path, torch.float32, "cpu"))
     choose_path(encoder, 256, Measurements())
     record, measurements = Recorder(), Measurements()
     monkeypatch.setattr(graph_comparison, "form_of", lambda *_: CapturedPasses(encoder, lambda: record))
@@ -188,7 +188,7 @@ def test_a_pass_with_an_adapter_is_not_captured(tmp_path, monkeypatch):
     model = build("XLM-RoBERTa")
     model.save_pretrained(tmp_path / "base")
     save_lora(tmp_path / "lora", build("XLM-RoBERTa"), target_modules=["query", "value"])
-    encoder = load_encoder(tmp_path / "base", torch.float32, "cpu")
+    encoder = TorchEncoder(load_model(tmp_path / "base", torch.float32, "cpu"))
     choose_path(encoder, 256, Measurements())
     plain = encoder.hidden_states(IDS, LENGTHS)
     encoder.add_lora("one", tmp_path / "lora")

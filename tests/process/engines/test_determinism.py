@@ -10,7 +10,7 @@ import torch
 from sie_triton.contract.spec import Runtime
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import cpu_kernels as kernels
-from sie_triton.engines.torch.encoder import load_encoder
+from sie_triton.engines.torch.encoder import TorchEncoder, load_model
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import take_graph
@@ -39,7 +39,7 @@ def loaded(directory, precision):
     engine.settle(encoder)
     engine.round_weights(dict, lambda *_: "")
     if precision == GRAPH:
-        export(load_encoder(directory, torch.float32, "cpu"), directory / "graph.onnx")
+        export(TorchEncoder(load_model(directory, torch.float32, "cpu")), directory / "graph.onnx")
         assert take_graph(encoder, directory / "graph.onnx", 1, Measurements(), "", faster())
     return encoder
 

@@ -15,7 +15,7 @@ from benchmarks.architectures import ARCHITECTURES, build
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.graph import SIZES, Graph
 from sie_triton.engines.torch import graph_comparison
-from sie_triton.engines.torch.encoder import TorchEncoder, load_encoder
+from sie_triton.engines.torch.encoder import TorchEncoder, load_model
 from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
@@ -46,11 +46,11 @@ class Subject:
         self.directory = directory
         build(architecture).save_pretrained(directory)
         self.path = directory / "graph.onnx"
-        export(load_encoder(directory, torch.float32, "cpu"), self.path)
+        export(TorchEncoder(load_model(directory, torch.float32, "cpu")), self.path)
         self.encoder = self.load()
 
     def load(self) -> TorchEncoder:
-        encoder = load_encoder(self.directory, torch.float32, "cpu")
+        encoder = TorchEncoder(load_model(self.directory, torch.float32, "cpu"))
         choose_path(encoder, 256, Measurements())
         return encoder
 
