@@ -62,11 +62,9 @@ class ObjectStore:
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """Return the content of a small object; None if there is none."""
-        import obstore
-
         with self.explained(path):
             try:
-                found = obstore.get(self.opened, path)
+                found = self.opened.get(path)
             except FileNotFoundError:
                 return None
             if found.meta["size"] > max_bytes:
@@ -75,23 +73,17 @@ class ObjectStore:
 
     def size(self, path: str) -> int | None:
         """Return the size of an object in bytes; None if there is none."""
-        import obstore
-
         with self.explained(path):
             try:
-                return obstore.head(self.opened, path)["size"]
+                return self.opened.head(path)["size"]
             except FileNotFoundError:
                 return None
 
     def pieces(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes of an object from `start` to `end`, in pieces."""
-        import obstore
-
         while start < end:
             with self.explained(path):
-                piece = bytes(
-                    obstore.get_range(self.opened, path, start=start, end=min(start + self._limits.piece_bytes, end))
-                )
+                piece = bytes(self.opened.get_range(path, start=start, end=min(start + self._limits.piece_bytes, end)))
             if not piece:
                 raise StoreError(f"{self.url}/{path} is shorter than its manifest says")
             yield piece
@@ -99,26 +91,20 @@ class ObjectStore:
 
     def write(self, path: str, content: bytes | Iterable[bytes]) -> None:
         """Write an object; it appears complete or not at all."""
-        import obstore
-
         with self.explained(path):
-            obstore.put(self.opened, path, content if isinstance(content, bytes) else iter(content))
+            self.opened.put(path, content if isinstance(content, bytes) else iter(content))
 
     def list(self, prefix: str = "") -> Iterator[Listed]:
-        import obstore
-
         with self.explained(prefix):
-            for page in obstore.list(self.opened, prefix or None, chunk_size=PAGE):
+            for page in self.opened.list(prefix or None, chunk_size=PAGE):
                 for each in page:
                     version = each.get("e_tag") or str(each["last_modified"])
                     yield Listed(each["path"], each["size"], version)
 
     def remove(self, path: str) -> None:
-        import obstore
-
         with self.explained(path):
             try:
-                obstore.delete(self.opened, path)
+                self.opened.delete(path)
             except FileNotFoundError:
                 return
 
@@ -146,11 +132,9 @@ class AsyncObjectStore:
 
     async def read(self, path: str, max_bytes: int) -> bytes | None:
         """Return the content of an object; None if there is none."""
-        import obstore
-
         with self._store.explained(path):
             try:
-                found = await _in_time(obstore.get_async(self._store.opened, path))
+                found = await _in_time(self._store.opened.get_async(path))
             except FileNotFoundError:
                 return None
             num_bytes = found.meta["size"]
@@ -160,11 +144,9 @@ class AsyncObjectStore:
 
     async def size(self, path: str) -> int | None:
         """Return the size of an object in bytes; None if there is none."""
-        import obstore
-
         with self._store.explained(path):
             try:
-                return (await _in_time(obstore.head_async(self._store.opened, path)))["size"]
+                return (await _in_time(self._store.opened.head_async(path)))["size"]
             except FileNotFoundError:
                 return None
 
@@ -173,23 +155,17 @@ class AsyncObjectStore:
 
         Parts of an upload that is cancelled would stay in the bucket.
         """
-        import obstore
-
         with self._store.explained(path):
-            put = obstore.put_async(self._store.opened, path, content, use_multipart=False)
+            put = self._store.opened.put_async(path, content, use_multipart=False)
             await _in_time(put, len(content))
 
     async def remove(self, path: str) -> None:
-        import obstore
-
         with self._store.explained(path), suppress(FileNotFoundError):
-            await _in_time(obstore.delete_async(self._store.opened, path))
+            await _in_time(self._store.opened.delete_async(path))
 
     async def paths(self, prefix: str) -> AsyncIterator[str]:
         """Yield the paths of all objects below `prefix`."""
-        import obstore
-
-        pages = obstore.list(self._store.opened, prefix, chunk_size=PAGE)
+        pages = self._store.opened.list(prefix, chunk_size=PAGE)
         while True:
             with self._store.explained(prefix):
                 page = await _in_time(anext(pages, None))
