@@ -60,13 +60,13 @@ def locate(
     (`other_repositories`), a directory that combines all files is created below `cache`. LoadError says what was
     searched and what to do. The files stay on the disk while `uses` holds them; default: during the call.
     """
-    access = Access(allow_hub, cluster, pin, uses or Uses())
+    access = Access(allow_hub, cluster, pin, report_progress, uses or Uses())
     source = _source(weights, access)
-    _fetch(source, patterns, report_progress, max_bytes)
+    access.fetch(source, patterns, max_bytes)
     others = other_repositories(source.directory)
     if not others or cache is None:
         return source.directory
-    return _completed(source.directory, others, patterns, access, cache, report_progress)
+    return _completed(source.directory, others, patterns, access, cache)
 
 
 def loadable(
@@ -87,30 +87,24 @@ def loadable(
     fetched. A model with a remote endpoint needs only small files.
     """
     disk = DiskCache.of(spec.runtime, cache)
-    access = Access(spec.runtime.hf_fallback, spec.runtime.cluster_cache, pin, uses or Uses())
+    access = Access(spec.runtime.hf_fallback, spec.runtime.cluster_cache, pin, report_progress, uses or Uses())
     source = _source(spec.weights, access)
-    _fetch(source, (*SMALL_FILES, *files), report_progress, make_room=disk.make_room)
+    access.fetch(source, (*SMALL_FILES, *files), make_room=disk.make_room)
     if spec.endpoint is not None:
         return source.directory
     if graph := graph_of(spec, engines, source.names):
         layers = [name for name in source.names if "/" in name and name.endswith(".safetensors")]
-        _fetch(source, (*with_data(graph), *map(escape, layers)), report_progress, make_room=disk.make_room)
+        access.fetch(source, (*with_data(graph), *map(escape, layers)), make_room=disk.make_room)
         return source.directory
-    directory = _with_tensors(spec, source, files, cache, report_progress, disk, access.uses)
+    directory = _with_tensors(spec, source, files, access, cache, disk)
     others = other_repositories(directory)
     if not others:
         return directory
-    return _completed(directory, others, (*MODEL_FILES, *files), access, cache, report_progress)
+    return _completed(directory, others, (*MODEL_FILES, *files), access, cache)
 
 
 def _with_tensors(
-    spec: ModelSpec,
-    source: "Local | Snapshot",
-    files: Sequence[str],
-    cache: Path,
-    report_progress: ReportProgress,
-    disk: DiskCache,
-    uses: Uses,
+    spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], access: "Access", cache: Path, disk: DiskCache
 ) -> Path:
     """Return a directory with the safetensors of `source`, or with pickles that were converted to safetensors."""
     names = source.names
@@ -120,27 +114,23 @@ def _with_tensors(
     if isinstance(source, Snapshot):
         if source.unknown and not pickled and not source.matching((*WEIGHTS, *files)):
             raise source.unknown
-        _fetch(source, (*WEIGHTS, *map(escape, pickled)), report_progress, make_room=disk.make_room)
+        access.fetch(source, (*WEIGHTS, *map(escape, pickled)), make_room=disk.make_room)
     if not pickled:
         return source.directory
     wanted, home = (*MODEL_FILES, *files), cache / "converted"
+    report_progress, uses = access.report_progress, access.uses
     return pickles.without_pickles(source.directory, wanted, pickled, home, report_progress, disk, uses)
 
 
 def _completed(
-    directory: Path,
-    others: Mapping[str, str],
-    patterns: Sequence[str],
-    access: "Access",
-    cache: Path,
-    report_progress: ReportProgress,
+    directory: Path, others: Mapping[str, str], patterns: Sequence[str], access: "Access", cache: Path
 ) -> Path:
     """Return a directory that combines `directory` with the small files of `others`, each in its subdirectory."""
     content = {name: directory / name for name in listing(directory) if pickles.matches(name, patterns)}
     for place, repo in others.items():
         try:
             found = access.beside(place).snapshot(repo)
-            _fetch(found, SMALL_FILES, report_progress)
+            access.fetch(found, SMALL_FILES)
         except LoadError as exc:
             raise LoadError(
                 f"{directory}: its further files are in the repository {repo} and cannot be fetched: {exc}; or put "
@@ -168,6 +158,7 @@ class Access:
     allow_hub: bool
     cluster: str
     pin: Path | None
+    report_progress: ReportProgress
     uses: Uses
 
     def snapshot(self, reference: str) -> Snapshot:
@@ -178,6 +169,20 @@ class Access:
 
     def _resolve(self, reference: str) -> Snapshot:
         return hub.snapshot(reference, allow_hub=self.allow_hub, cluster=self.cluster, pin=self.pin)
+
+    def fetch(
+        self,
+        source: "Local | Snapshot",
+        patterns: Sequence[str],
+        max_bytes: int | None = None,
+        make_room: Callable[[int], object] = lambda num_bytes: None,
+    ) -> None:
+        """Download the missing files that match; see download.fetch."""
+        if isinstance(source, Snapshot) and source.missing(patterns):
+            # Imported only when needed: its HTTP client costs time and memory.
+            from sie_triton.models.weights.download import fetch
+
+            fetch(source, patterns, self.report_progress, max_bytes, make_room)
 
     def beside(self, place: str) -> "Access":
         """Return the same with a pin of its own, for another repository of the model."""
@@ -206,20 +211,6 @@ def _source(weights: str, access: Access) -> Local | Snapshot:
     if not os.path.isdir(path):
         raise LoadError(f"weights: {path} is not a directory", "not found")
     return Local(path)
-
-
-def _fetch(
-    source: Local | Snapshot,
-    patterns: Sequence[str],
-    report_progress: ReportProgress,
-    max_bytes: int | None = None,
-    make_room: Callable[[int], object] = lambda num_bytes: None,
-) -> None:
-    if isinstance(source, Snapshot) and source.missing(patterns):
-        # Imported only when needed: its HTTP client costs time and memory.
-        from sie_triton.models.weights.download import fetch
-
-        fetch(source, patterns, report_progress, max_bytes, make_room)
 
 
 def _in_package(reference: str) -> Path:
