@@ -29,5 +29,12 @@ class WeightLimits:
     conversion_grace_s: float = 10.0
     spare_memory_bytes: int = 512_000_000  # of a conversion, besides the tensors
 
+    def conversion_s(self, num_bytes: int) -> int:
+        """Return how many seconds the conversion of that many bytes may take: far more than a slow disk needs."""
+        return 120 + num_bytes // 10_000_000
+
 
 LIMITS = WeightLimits()
+
+# Status of the process that converts pickles if it refuses one.
+REFUSED = 3

@@ -9,9 +9,8 @@ from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
 from sie_triton.errors import LoadError
-from sie_triton.models.weights.cluster import Cluster, ClusterFile
+from sie_triton.models.weights.cluster import SHA256, Cluster, ClusterFile
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
 ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
 
 

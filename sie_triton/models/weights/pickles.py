@@ -23,10 +23,9 @@ from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.models.weights.conversions import LOCK, MODELS, TENSORS
 from sie_triton.models.weights.disk import DiskCache
-from sie_triton.models.weights.limits import LIMITS
+from sie_triton.models.weights.limits import LIMITS, REFUSED
 from sie_triton.models.weights.local_cache import listing
 from sie_triton.models.weights.trees import locked, tree_of
-from sie_triton.models.weights.unpickle import REFUSED, time_limit
 from sie_triton.models.weights.uses import Uses, record_beside, shared
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.child import describe_exit
@@ -213,7 +212,8 @@ def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
     arguments = [each for path, descriptor in files.items() for each in (path.absolute(), descriptor)]
     with start("sie_triton.models.weights.unpickle", *arguments, descriptors=files.values()) as process:
         try:
-            ended = monotonic() + time_limit(sum(path.stat().st_size for path in files)) + LIMITS.conversion_grace_s
+            seconds = LIMITS.conversion_s(sum(path.stat().st_size for path in files))
+            ended = monotonic() + seconds + LIMITS.conversion_grace_s
             while (status := _status(process)) is None and monotonic() < ended:
                 waiting()
         finally:

@@ -20,18 +20,14 @@ from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import torch
 
 from sie_triton.checkpoints.files import first_line, shortened
 from sie_triton.errors import LoadError
-from sie_triton.models.weights.limits import LIMITS
+from sie_triton.models.weights.limits import LIMITS, REFUSED
 from sie_triton.system.processes import confined
-
-if TYPE_CHECKING:
-    import torch
-
-REFUSED = 3
-
 
 DTYPES = {
     "float64": "F64",
@@ -70,14 +66,7 @@ def main(files: Sequence[tuple[Path, int]]) -> None:
     os._exit(status)
 
 
-def time_limit(num_bytes: int) -> int:
-    """Return how many seconds the conversion of that many bytes may take: far more than a slow disk needs."""
-    return 120 + num_bytes // 10_000_000
-
-
 def _confine(sizes: Sequence[int]) -> None:
-    import torch
-
     torch.set_num_threads(1)
     # For advice that is not used here, PyTorch searches its message about a refused file, in the square of its length.
     torch.serialization.re = SimpleNamespace(match=re.match, search=lambda *_: None)  # type: ignore[attr-defined,assignment]
@@ -87,7 +76,7 @@ def _confine(sizes: Sequence[int]) -> None:
         confined.confine(
             memory_bytes=2 * max(sizes) + LIMITS.spare_memory_bytes,
             file_bytes=_max_unpacked_bytes(max(sizes)),
-            seconds=time_limit(sum(sizes)),
+            seconds=LIMITS.conversion_s(sum(sizes)),
         )
     except OSError as exc:
         message = f"pickles are not read, because this system cannot confine the process that would read them: {exc}"
@@ -96,8 +85,6 @@ def _confine(sizes: Sequence[int]) -> None:
 
 def _rehearse() -> None:
     """Import everything needed to read files and to name tensors; a confined process can import nothing."""
-    import torch
-
     codecs.lookup("cp437")  # encoding of names in archives
 
     for is_zip in (True, False):
@@ -131,8 +118,6 @@ def _max_unpacked_bytes(size: int) -> int:
 
 
 def _convert(path: Path, file: IO[bytes], size: int, descriptor: int) -> None:
-    import torch
-
     if zipfile.is_zipfile(file):
         _check_archive(path, file, size)
     file.seek(0)
@@ -148,10 +133,8 @@ def _check_archive(path: Path, file: IO[bytes], size: int) -> None:
         raise LoadError(f"{path}: is not an archive that PyTorch wrote: its contents exceed its size", "corrupt")
 
 
-def _checked(loaded: Any, path: Path, most: int) -> "Mapping[str, torch.Tensor]":
+def _checked(loaded: Any, path: Path, most: int) -> Mapping[str, torch.Tensor]:
     """Return the tensors by name; LoadError if `loaded` contains anything else."""
-    import torch
-
     if not isinstance(loaded, dict) or not loaded:
         raise LoadError(f"{path}: must contain tensors by name (given {shortened(loaded)})", "unsupported")
     for name, value in loaded.items():
@@ -171,10 +154,8 @@ def _checked(loaded: Any, path: Path, most: int) -> "Mapping[str, torch.Tensor]"
     return {name: value.detach() for name, value in loaded.items()}
 
 
-def _write(tensors: "Mapping[str, torch.Tensor]", descriptor: int) -> None:
+def _write(tensors: Mapping[str, torch.Tensor], descriptor: int) -> None:
     """Write the tensors as safetensors, one at a time, the widest numbers first so that all are aligned."""
-    import torch
-
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {METADATA: {"format": "pt"}}
     end = 0
