@@ -27,7 +27,7 @@ from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import Held, MemoryBudget
-from sie_triton.doors.request_log import MAX_URL, DoorLog
+from sie_triton.doors.request_log import MAX_URL, log_request
 from sie_triton.doors.served import ServedModels
 from sie_triton.errors import SIEError
 from sie_triton.http.connection import CONNECTION, Connection
@@ -73,7 +73,7 @@ class Door:
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
         self.when_draining: Callable[[], Awaitable[None]] | None = None
-        self.request_log = DoorLog(settings.telemetry)
+        self.telemetry = settings.telemetry
         self.routes: Sequence[BaseRoute] = ()
         self._forwarder: Forwarder | None = None
 
@@ -255,7 +255,7 @@ class DoorEndpoint:
                 is_small = len(response.body) <= self._door.limits.small_body_bytes
                 await response(scope, receive, send if is_small else send_all(send))
                 if not self._is_open:
-                    self._door.request_log.add(request, response.status_code)
+                    log_request(request, response.status_code, self._door.telemetry)
                     self._record(request, response.status_code)
                     count(self.route, response.status_code, monotonic() - request.arrived_at)
 
