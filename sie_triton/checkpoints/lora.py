@@ -33,9 +33,6 @@ UNSERVED = (
     "ensure_weight_tying",
 )
 
-# Initialisations that also change the weights of the base.
-CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
-
 # Patterns are matched against module names: they must consist of these characters, with few repetitions, so that
 # matching ends soon.
 PATTERN = re.compile(r"[\w.^$|\\\[\]*-]{1,255}")
@@ -106,8 +103,8 @@ def _check_served(config: Fields) -> None:
         if config.values.get(name):
             message = f"{name} cannot be served; train without it, or merge the adapter into its base and serve that"
             raise config.unserved(message)
-    start = config.values.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(CHANGES_BASE):
+    start, changing = config.values.get("init_lora_weights"), ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
+    if isinstance(start, str) and start.lower().startswith(changing):
         message = (
             f"init_lora_weights {shortened(start)} also changes the weights of the base; save the adapter as plain LoRA"
         )

@@ -13,10 +13,6 @@ from sie_triton.checkpoints.image_processor import NESTED
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
-# Names of the same setting in different towers.
-LAYERS = ("num_hidden_layers", "depth")
-WIDTHS = ("hidden_size", "embed_dim", "out_hidden_size", "intermediate_size", "num_attention_heads", "num_heads")
-
 IMAGE_TOKENS = ("image_token_id", "image_token_index")
 
 
@@ -48,9 +44,12 @@ class PageFiles:
         # Before transformers 4.52, some had the fields of the language model at the top level, beside vision_config.
         text, vision = vlm.fields("text_config") if vlm.has("text_config") else vlm, vlm.fields("vision_config")
         for part in (text, vision):
-            for names, most in ((LAYERS, LIMITS.max_layers), (WIDTHS, LIMITS.max_width)):
-                for name in names:
-                    part.integer(name, 1, least=1, most=most)
+            for layers in ("num_hidden_layers", "depth"):
+                part.integer(layers, 1, least=1, most=LIMITS.max_layers)
+            for width in ("hidden_size", "embed_dim", "out_hidden_size", "intermediate_size"):
+                part.integer(width, 1, least=1, most=LIMITS.max_width)
+            for heads in ("num_attention_heads", "num_heads"):
+                part.integer(heads, 1, least=1, most=LIMITS.max_width)
         key = next(filter(vlm.has, IMAGE_TOKENS), IMAGE_TOKENS[0])
         return cls(
             directory,

@@ -8,13 +8,6 @@ from sie_triton.models.catalog.endpoint import EXAMPLE
 from sie_triton.models.catalog.options import ProfileConfig
 from sie_triton.models.catalog.tasks import Tasks
 
-# Keys that have an effect, in a file and in its profile.
-READ = frozenset(("sie_id", "hf_id", "license", "inputs", "tasks", "profiles"))
-READ_IN_PROFILE = frozenset(("endpoint", "engine", "extends"))
-
-# Keys that say where weights are, or what is done with them.
-OF_WEIGHTS = ("weights_path", "package_backed", "loras", "environment", "allow_pickle")
-
 
 def check_has_endpoint(profiles: object) -> None:
     """Raise ValueError unless one of a file's profiles, which are not yet validated, names an endpoint."""
@@ -32,16 +25,17 @@ def contradictions(tasks: Tasks, given: Mapping[str, Any], default: ProfileConfi
         yield f"tasks: {GENERATE} cannot be combined with {', '.join(others)}; give them a model file of their own"
     if default.endpoint is None:
         yield f"profiles.default.endpoint: is missing; tasks.{GENERATE} needs the URL of a server, like {EXAMPLE}"
-    for key in OF_WEIGHTS:
+    for key in ("weights_path", "package_backed", "loras", "environment", "allow_pickle"):
         if given.get(key):
             yield f"{key}: cannot be used with tasks.{GENERATE}: the endpoint holds the weights; leave it out"
 
 
 def keys_without_effect(given: Mapping[str, Any], profiles: Mapping[str, ProfileConfig]) -> Iterator[str]:
     """Yield each key of a file that the endpoint decides."""
-    yield from sorted(given.keys() - READ)
+    yield from sorted(given.keys() - {"sie_id", "hf_id", "license", "inputs", "tasks", "profiles"})
     for name, profile in profiles.items():
         if name in ("default", profiles["default"].extends):
-            yield from (f"profiles.{name}.{key}" for key in sorted(profile.model_fields_set - READ_IN_PROFILE))
+            others = profile.model_fields_set - {"endpoint", "engine", "extends"}
+            yield from (f"profiles.{name}.{key}" for key in sorted(others))
         else:
             yield f"profiles.{name}"

@@ -17,9 +17,6 @@ LORA = "adapter_options.runtime.lora_id"
 # Options that may be given under loadtime or under runtime.
 OF_BOTH = ("normalize", "default_instruction", "max_seq_length")
 
-# SIE's adapters by which SGLang or Candle computes what another adapter in the same file computes, too.
-OTHER_ENGINES = ("sglang_vision_extract.adapter:SGLangVisionExtractAdapter", "candle:CandleEmbeddingAdapter")
-
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -169,7 +166,9 @@ class ProfileConfig(Frozen):
 
     @property
     def is_for_another_engine(self) -> bool:
-        return (self.adapter_path or "").endswith(OTHER_ENGINES)
+        """True if SGLang or Candle computes what another profile of the same file computes, too."""
+        engines = ("sglang_vision_extract.adapter:SGLangVisionExtractAdapter", "candle:CandleEmbeddingAdapter")
+        return (self.adapter_path or "").endswith(engines)
 
     @property
     def is_smve(self) -> bool:

@@ -11,9 +11,6 @@ from sie_triton.models.catalog.family_keys import option_names, own_parameters
 from sie_triton.models.catalog.options import LORA, OF_BOTH, ProfileConfig
 from sie_triton.models.families import FAMILIES, Family, family
 
-# Runtime options for single texts, without effect in a family that reads pairs of texts.
-OF_SINGLE_TEXTS = ("query_template", "doc_template", "default_instruction")
-
 # Keys under loadtime that SIE's own libraries need and this server does not, with the reason.
 ELSEWHERE_LOADTIME: Mapping[str, str] = {
     "trust_remote_code": "code from a model repository is never run; transformers' own is used if it has the model",
@@ -95,7 +92,8 @@ def without_effect(name: str, profile: ProfileConfig, family_name: str, kind: Fa
     """Yield a line for each key of a served profile that only other families use."""
     runtime = profile.adapter_options.runtime
     yield from _ignored_by_engine(name, profile, kind)
-    pairs = [key for key in OF_SINGLE_TEXTS if kind.scores_pairs and getattr(runtime, key) is not None]
+    of_single_texts = ("query_template", "doc_template", "default_instruction") if kind.scores_pairs else ()
+    pairs = [key for key in of_single_texts if getattr(runtime, key) is not None]
     others = built_in_names() - option_names(kind) - own_parameters(kind)
     for key in (*sorted(runtime.own.keys() & others), *pairs):
         yield f"profiles.{name}.adapter_options.runtime.{key}: has no effect in the family {family_name}"

@@ -26,9 +26,6 @@ class Tolerance:
 
 TOLERANCE = Tolerance()
 
-# Request parameters with which families that extract return as much as they can.
-PERMISSIVE = {"threshold": 0.0, "flat_ner": False, "multi_label": True}
-
 
 def sampled(model: Model, family: Family, adapter: Adapter, lengths: Sequence[int] = LENGTHS) -> Batch:
     """Return items of about these lengths: random ordinary tokens, from which the family returns all it can."""
@@ -42,7 +39,8 @@ def sampled(model: Model, family: Family, adapter: Adapter, lengths: Sequence[in
         if values.dtype == np.float32:  # NaN: a label without a threshold
             features[name] = Ragged(np.nan_to_num(values), counts)
     known = {parameter.name for parameter in family.parameters}
-    options = {name: value for name, value in PERMISSIVE.items() if name in known}
+    permissive = {"threshold": 0.0, "flat_ner": False, "multi_label": True}
+    options = {name: value for name, value in permissive.items() if name in known}
     num_items = len(next(iter(features.values())).of_items)
     outputs = frozenset(output.made_of or name for name, output in model.outputs.items())
     return Batch(features, np.zeros(num_items, np.bool_), outputs, [options] * num_items)

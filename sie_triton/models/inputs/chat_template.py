@@ -17,10 +17,6 @@ from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models.inputs.limits import LIMITS, InputLimits
 from sie_triton.system.processes.confined import start
 
-# Special tokens of the tokenizer that templates may use.
-SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
 REFUSES = "the model's chat template refuses the prompt"
 
 Message = Mapping[str, Any]
@@ -50,7 +46,8 @@ class ChatTemplate:
     def read(cls, directory: Path, arguments: Mapping[str, bool] | None = None) -> "ChatTemplate":
         """Read the template of a checkpoint. LoadError says what is wrong with its files."""
         template, where = read_chat_template(directory)
-        special = {name: special_token(directory, name, "") for name in SPECIAL}
+        names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+        special = {name: special_token(directory, name, "") for name in names}
         return cls(template, {name: token for name, token in special.items() if token}, where, arguments=arguments)
 
     def text(self, messages: Sequence[Message]) -> str:

@@ -9,9 +9,6 @@ from sie_triton.contract import Part, shown
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError
 
-# Names that models give to prompts for documents, besides `document`.
-OTHER_NAMES = ("passage", "corpus")
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -101,7 +98,7 @@ def overridden(prompts: Mapping[str, str], profile: Profile) -> Iterator[str]:
                 f"profile {profile.name}: a {role} is read as {used.around('…')!r}, as the model file says, "
                 f"not as {own.around('…')!r}, the prompt in the model's own files"
             )
-    unused = [name for name in OTHER_NAMES if prompts.get(name)]
+    unused = [name for name in ("passage", "corpus") if prompts.get(name)]
     if unused and not (prompts.get("document") or profile.document_template):
         yield (
             f"profile {profile.name}: documents are read without {' and '.join(unused)} of the model's prompts, as by "

@@ -33,7 +33,6 @@ from sie_triton.system.processes.confined import start
 
 SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OPEN_CLIP = "open_clip_pytorch_model.bin"
-SUFFIXES = (".bin", ".pt", ".pth")
 
 # Part of the names of converted files; changes when the conversion changes.
 VERSION = "1"
@@ -52,7 +51,7 @@ def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[s
     ['pytorch_model.bin']
     """
     known = set(names)
-    further = {name for name in known if name.endswith(SUFFIXES) and matches(name, patterns)}
+    further = {name for name in known if name.endswith((".bin", ".pt", ".pth")) and matches(name, patterns)}
     found = {name for module in modules for name in _of_module(known, module)}
     return sorted(found | {name for name in further if _safe_name(name) not in known})
 

@@ -24,8 +24,6 @@ ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
 
 # Tokenizers that clean texts, whatever tokenizer.json says. Every ANY_SHAPE model has the second.
 CLEANING = {"SiglipTokenizer": "siglip", "Siglip2Tokenizer": "siglip2"}
-# Tokenizers that pad on the left unless tokenizer_config.json says otherwise.
-PAD_LEFT = ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def _num_patches(home: Path, vision: Fields, plan: ImagePlan | NaflexPlan) -> in
 def _texts(home: Path, config: Fields, length: int, cleaning: str) -> PaddedTexts:
     settings = read_fields(home / "tokenizer_config.json", required=False)
     kind = "Siglip2Tokenizer" if config.text("model_type") == ANY_SHAPE else settings.text("tokenizer_class", "")
-    usual = "left" if kind in PAD_LEFT else "right"
+    usual = "left" if kind in ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast") else "right"
     return PaddedTexts(
         length=length,
         token=special_token(home, "pad_token"),

@@ -25,10 +25,6 @@ HEAD = Struct("<iii")
 UNREADABLE, ENCRYPTED, UNCONFINED = -1, -2, -3
 
 
-# 150 dots per inch, as of a scan; less for large pages.
-PIXELS_PER_POINT = 150 / 72
-
-
 def main(file: int, seconds: int) -> None:
     """Draw the pages of `file`, a descriptor at the beginning of the file."""
     import pypdfium2
@@ -60,7 +56,8 @@ def _draw(document: "PdfDocument", number: int) -> None:
         width, height = page.get_size()
         if not (0 < width <= LIMITS.max_page_points and 0 < height <= LIMITS.max_page_points):
             raise ValueError("a page without a size")
-        scale = min(PIXELS_PER_POINT, (LIMITS.max_page_pixels / (width * height)) ** 0.5)
+        # 150 dots per inch, as of a scan; less for large pages.
+        scale = min(150 / 72, (LIMITS.max_page_pixels / (width * height)) ** 0.5)
         bitmap = page.render(scale=scale, rev_byteorder=True)
     except (PdfiumError, ValueError):
         _write(HEAD.pack(0, 0, 0))
