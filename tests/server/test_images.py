@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from sie_triton import InputError, Item, SIEClient
-from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT
+from tests.conftest import CLIP, FLORENCE2, SHORT
 from tests.support import pdfs
-from tests.support.flood import flooding, latencies, latency
+from tests.support.flood import flooding
 from tests.support.items import Served
-from tests.support.load import percentile, summary
-from tests.support.pictures import picture, pictures, saved
+from tests.support.pictures import picture, pictures
 from tests.support.unreadable import unreadable
 
 FILES = pictures([(97, 61), (40, 90), (33, 33), (300, 31), (640, 480), (64, 64)])
@@ -28,7 +27,6 @@ ITEMS = [
 ]
 
 PDF = pdfs.pdf_of(pdfs.pages())
-TEXT = "how do vines climb?"
 
 
 @pytest.fixture(scope="module")
@@ -107,20 +105,3 @@ def test_each_page_of_a_pdf_is_read_as_an_image(client):
     found = client.extract(FLORENCE2, {"image": PDF}, options=SHORT)
     assert [page["data"] for page in found["pages"]] == [each["data"] for each in alone]
     assert found["token_count"] == sum(each["token_count"] for each in alone)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_photos_of_20_megabytes_beside_texts(server):
-    """Photos are decoded in threads of their own: texts of another model, and of the same, wait little."""
-    photo = saved(picture(4200, 3000), compress_level=0)
-    with SIEClient(server.grpc) as client:
-        client.encode(CLIP, ["load", {"image": photo}])
-        for model in (MINILM, CLIP):
-            client.encode(model, "load")
-            alone = [latency(client, TEXT, model) for _ in range(300)]
-            with flooding([lambda c: c.encode(CLIP, {"image": photo})], server) as flood:
-                beside = latencies(client, [TEXT], 30, model)
-            print(f"\n{len(photo)} bytes beside {model}: alone {summary(alone)}, beside {summary(beside)}")
-            assert flood.errors == []
-            assert percentile(beside, 99) < percentile(alone, 99) + 250

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from sie_triton import InputError, Item, SIEClient
-from tests.conftest import CLAP, MINILM
-from tests.support.flood import flooding, latencies, latency
+from tests.conftest import CLAP
 from tests.support.items import Served
-from tests.support.load import percentile, summary
-from tests.support.sounds import saved, sound, sounds
+from tests.support.sounds import sound, sounds
 from tests.support.unhearable import unreadable
 
 FILES = sounds()
@@ -20,8 +18,6 @@ ITEMS = [
     "",
     {"audio": FILES[3]},  # of three windows
 ]
-
-TEXT = "how do vines climb?"
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +61,3 @@ def test_an_unreadable_sound_spoils_only_its_own_request(server, expected):
                 assert np.allclose([each["dense"] for each in found], expected[:2], atol=1e-4)
 
     ask([each for each in unreadable().values() if each[0]][::6])
-
-
-@pytest.mark.slow
-def test_sounds_of_ten_minutes_beside_texts(server):
-    """Sounds are decoded in threads of their own: texts of another model, and of the same, wait little."""
-    long = saved(np.tile(sound(60, 44_100, 2), (10, 1)), 44_100, "MP3")
-    with SIEClient(server.grpc) as client:
-        for model in (MINILM, CLAP):
-            client.encode(model, "load")
-            alone = [latency(client, TEXT, model) for _ in range(300)]
-            with flooding([lambda c: c.encode(CLAP, {"audio": long})], server) as flood:
-                beside = latencies(client, [TEXT], 20, model)
-            print(f"\n{flood.count} of ten minutes beside {model}: alone {summary(alone)}, beside {summary(beside)}")
-            assert flood.errors == []
-            assert percentile(beside, 99) < percentile(alone, 99) + 500
