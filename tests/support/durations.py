@@ -1,7 +1,7 @@
 """Pytest plugin: how processes share the files of tests.
 
-Each takes a file at a time, or the files that share a server or what is as dear. The longest start first: the processes end
-together, and files that wait for servers run beside those that compute.
+Each takes a file at a time, or the files that share a server or what is as costly. The longest start first: the
+processes end together, and files that wait for servers run beside those that compute.
 
 tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file
 that is not in it is taken to be long. Load with `-p tests.support.durations`, and `--no-loadscope-reorder` of xdist.
