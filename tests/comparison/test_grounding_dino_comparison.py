@@ -13,8 +13,8 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.grounding_dino import DinoFiles
 from sie_triton.models.families.grounding_dino.adapter import labels_of
 from sie_triton.models.families.grounding_dino.processor import DinoProcessor
-from tests.support.detectors import Dino, Finder, same, save_dino
-from tests.support.pictures import of_all_kinds, picture, pictures
+from tests.support.detectors import Dino, Finder, check_upright, refused, same, save_dino
+from tests.support.pictures import picture, pictures
 
 LABELS = ["cat", "two dogs", "a red Bus", "tree house"]
 OTHERS = ["zebra", "Cat!", "e-mail"]
@@ -76,11 +76,7 @@ def test_different_labels_and_sizes_in_one_batch(ours, library, monkeypatch):
 
 
 def test_boxes_are_in_the_upright_image(ours, library):
-    turned = of_all_kinds()["turned"]
-    expected = library(turned, LABELS)
-    assert same(ours([turned], LABELS)[0], expected)
-    assert expected
-    assert not same(ours([of_all_kinds()["jpeg"]], LABELS)[0], expected)
+    check_upright(ours, library, LABELS)
 
 
 def test_label_thresholds_and_threshold_override_box_threshold(ours, library):
@@ -123,12 +119,6 @@ def test_a_phrase_belongs_to_the_label_with_the_best_score():
     assert label(1, 2, 4, 5, 6) == 1  # all words of both; the second label has more
     assert label(0, best=6) == 1  # no word is above the threshold: the best word decides
     assert label(3, 8, best=2) == 0
-
-
-def refused(ours, labels, **given):
-    with pytest.raises(InputError) as told:
-        ours(FILES[:1], labels, **given)
-    return str(told.value)
 
 
 def test_refusals_name_the_fault_of_the_labels(ours):

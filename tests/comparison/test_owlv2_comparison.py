@@ -9,8 +9,8 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.owlv2 import OwlFiles
 from sie_triton.models.inputs.request_parts import blame, features_of
-from tests.support.detectors import Finder, Owl, same, save_owl
-from tests.support.pictures import of_all_kinds, pictures
+from tests.support.detectors import Finder, Owl, check_upright, refused, same, save_owl
+from tests.support.pictures import pictures
 
 LABELS = ["cat", "two dogs", "a red Bus", "tree"]
 OTHERS = ["zebra", "cat", "a very small bird"]
@@ -69,11 +69,7 @@ def test_different_labels_and_sizes_in_one_batch(ours, library):
 
 
 def test_boxes_are_in_the_upright_image(ours, library):
-    turned = of_all_kinds()["turned"]
-    expected = library(turned, LABELS)
-    assert same(ours([turned], LABELS)[0], expected)
-    assert expected
-    assert not same(ours([of_all_kinds()["jpeg"]], LABELS)[0], expected)
+    check_upright(ours, library, LABELS)
 
 
 def test_thresholds_apply_in_order_of_precedence(ours, library):
@@ -97,12 +93,6 @@ def test_many_labels(ours, library):
     assert same(ours(FILES[:1], many)[0], library(FILES[0], many))
     (found,) = ours(FILES[:1], [f"thing {i}" for i in range(4096)], threshold=0.0)
     assert len(found) == 36
-
-
-def refused(ours, labels, **given):
-    with pytest.raises(InputError) as told:
-        ours(FILES[:1], labels, **given)
-    return str(told.value)
 
 
 def test_refusals_name_the_labels(ours):

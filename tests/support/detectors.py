@@ -3,18 +3,21 @@
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tokenizers
 import torch
 import transformers
 from PIL import Image, ImageOps
 
+from sie_triton.errors import InputError
 from tests.support.items import Served
 from tests.support.models import SIZES, save_tokenizer
+from tests.support.pictures import of_all_kinds, picture, saved
 from tests.support.towers import TEXT, VISION
 
 MAX_TEXT, CLOSING = 16, 30521
@@ -122,6 +125,22 @@ def same(found: Sequence[Any], expected: Sequence[Any], score: float = 1e-4, pix
     scores = [abs(a["score"] - b["score"]) for a, b in zip(found, expected, strict=True)]
     boxes = [np.abs(np.subtract(a["bbox"], b["bbox"])).max() for a, b in zip(found, expected, strict=True)]
     return max(scores, default=0) <= score and max(boxes, default=0) <= pixels
+
+
+def check_upright(ours: Finder, library: Callable[..., list[dict[str, Any]]], labels: Sequence[str]) -> None:
+    """Assert that boxes are those of the image as it is shown, which its file holds turned."""
+    files = of_all_kinds()
+    expected = library(files["turned"], labels)
+    assert expected
+    assert same(ours([files["turned"]], labels)[0], expected)
+    assert not same(ours([files["jpeg"]], labels)[0], expected)
+
+
+def refused(ours: Finder, labels: Sequence[str], **given: Any) -> str:
+    """Return the error message of labels that the model cannot read."""
+    with pytest.raises(InputError) as told:
+        ours([saved(picture())], labels, **given)
+    return str(told.value)
 
 
 def save_dino(directory: Path, tokenizer: Path, **image_settings: Any) -> Path:

@@ -1,7 +1,7 @@
 """Pytest plugin: how processes share the files of tests.
 
-Each takes a file at a time, or the files that share a server. The longest start first: the processes end
-together, and files that wait for servers run beside those that compute.
+Each takes a file at a time, or the files that share a server or what is as costly. The longest start first: the
+processes end together, and files that wait for servers run beside those that compute.
 
 tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file
 that is not in it is taken to be long. Load with `-p tests.support.durations`, and `--no-loadscope-reorder` of xdist.
@@ -19,10 +19,11 @@ from xdist.workermanage import WorkerController
 
 STORED = Path(__file__).parents[1] / "durations.json"
 
-# Folders and files that share a server, which then starts once.
+# Folders and files that share a server, a fork server or an environment, which is then made once.
 TOGETHER = (
     ("tests/residency/",),
-    ("tests/server/families/",),
+    ("tests/server/families/", "tests/process/models/environments/"),
+    ("tests/process/pipeline/worker/", "tests/process/pipeline/stages/test_lora_stage.py"),
     ("tests/server/metrics/",),
     ("tests/server/page/",),
     (

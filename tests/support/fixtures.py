@@ -23,7 +23,7 @@ from sie_triton.models.inputs.chat_template import TemplateProcess
 from sie_triton.models.inputs.chat_template_process import written
 from sie_triton.models.weights import download
 from sie_triton.models.weights.limits import WeightLimits
-from sie_triton.pipeline.stages import preprocess
+from sie_triton.pipeline.stages import loader, preprocess
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.records.status import StatusWriter
@@ -53,8 +53,9 @@ def inference(tmp_path, request) -> Iterator[Inference]:
 
 @pytest.fixture
 def tokenizers_made_here(monkeypatch) -> None:
-    """Let preprocess make tokenizers in this process: another one would import transformers for each."""
-    monkeypatch.setattr(preprocess, "with_tokenizers", lambda spec, directory, *_: with_tokenizers(spec, directory))
+    """Let stages make tokenizers in this process: another one would import transformers for each."""
+    for stage in (preprocess, loader):
+        monkeypatch.setattr(stage, "with_tokenizers", lambda spec, directory, *_: with_tokenizers(spec, directory))
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,7 @@ def as_published(directory: Path, *, shards: int) -> None:
         path.unlink()
 
 
+@pytest.mark.usefixtures("tokenizers_made_here")
 def test_a_converted_model_gives_identical_vectors(tmp_path, minilm_directory):
     from sie_triton.models.catalog import recognise
     from tests.support.loading import load_adapter, token_batch

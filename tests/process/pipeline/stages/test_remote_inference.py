@@ -27,7 +27,7 @@ def endpoint():
 
 
 @pytest.fixture
-def stage(endpoint, tiny_directory, tmp_path, request):
+def stage(endpoint, tiny_directory, tmp_path, request, tokenizers_made_here):
     """An inference stage with the real worker process; its device, even a missing GPU, may be a parameter."""
     where = Where(endpoint.url, "there")
     there = spec(weights=str(tiny_directory), engine="remote", endpoint=where, max_batch_cost=8 * 40)

@@ -254,6 +254,7 @@ def test_processes_that_share_a_file_lose_nothing_of_each_other(tmp_path):
     assert [kept.get(name) for name in ("probe", "graph", "calibration")] == [3, None, 4]
 
 
+@pytest.mark.usefixtures("tokenizers_made_here")
 def test_servers_may_share_what_they_have_measured(tmp_path, tiny_directory, monkeypatch):
     runtime = Runtime("cpu", measurements_dir=str(tmp_path / "shared"))
     spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 128, 512, runtime=runtime)
