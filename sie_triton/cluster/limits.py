@@ -104,6 +104,7 @@ class SidecarLimits(ClusterLimits):
     max_joined_bytes: int = 256 * 1024  # a larger request is called alone, and not parsed
     max_joined_parts: int = 100  # inputs, outputs and parameters: a client can send any number of empty ones
     max_call_targets: float = 2  # times the target of the wait that a call may take: shorter ones cost throughput
+    max_unshared: int = 4  # calls at a time of one tenant that each have one request, while there are several tenants
     max_apart: int = 1000  # kinds of request that could not be split, the latest
 
     # Memory of requests

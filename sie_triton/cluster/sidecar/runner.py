@@ -9,7 +9,7 @@ message → (too late, withdrawn, its gateway gone) → Dropped: acknowledged
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from time import monotonic
@@ -28,7 +28,16 @@ from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import INTERNAL, INVALID, NOT_FOUND, UNAVAILABLE, Cancel, Malformed, with_parameters
+from sie_triton.cluster.messages import (
+    INTERNAL,
+    INVALID,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Cancel,
+    Malformed,
+    Work,
+    with_parameters,
+)
 from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
@@ -205,10 +214,22 @@ class Runner:
                     seconds = left_s + self._limits.triton_grace_s
                     if work.num_deaths:
                         return await self._triton.call("ModelInfer", request, seconds)
-                    line = work.model, work.tenant
-                    return await self._joiner.call(line, Sent(request), seconds, delivery.await_response)
+                    return await self._joiner.call(self._line(work), Sent(request), seconds, delivery.await_response)
             except CallLost as exc:
                 return Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
+
+    def _line(self, work: Work) -> Hashable:
+        """Return the name of the line of requests that share calls with this one.
+
+        Beside other tenants, one with few requests has a call for each: a second request that waited for the call of
+        the first would then also wait for a pass of another tenant.
+        """
+        line = work.model, work.tenant
+        if self._tenants.are_several:
+            num_open = sum((each.work.model, each.work.tenant) == line for each in self._open.values())
+            if num_open <= self._limits.max_unshared:
+                return work.key
+        return line
 
     async def _concluded(self, delivery: Delivery, body: bytes, response: Response) -> str:
         """Answer a delivery, and return its outcome, unless another worker, or another try, should answer it."""

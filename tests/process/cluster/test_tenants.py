@@ -4,6 +4,7 @@ import asyncio
 
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.limits import SidecarLimits
 from tests.process.cluster.conftest import MODEL, OTHER, Cluster, in_cluster, request, served, until
 
 
@@ -75,3 +76,19 @@ async def test_the_limit_of_one_tenant_does_not_hold_once_there_are_several(clus
     runner.quantum.limit = 16
     await sent(queue, "a4", "a")
     assert (runner.quantum.limit, runner._longest_call_s()) == (16, 0.1)
+
+
+@in_cluster()
+async def test_beside_others_a_tenant_with_few_requests_does_not_wait_for_its_own_calls(cluster):
+    """Behind its own call a request would also wait for a pass of the other tenant."""
+    queue, sidecar, triton = await cluster.pair(max_concurrent_batches=1)
+    await sent(queue, "a", "a")
+    gate = triton.hold()
+    flood = [asyncio.create_task(sent(queue, "a", "a")) for _ in range(3)]
+    await until(lambda: sidecar._runner.num_open == 3)
+    assert triton.seen == ["a", "a"]  # a single tenant has one call at a time
+    others = [asyncio.create_task(sent(queue, "b", "b")) for _ in range(10)]
+    await until(lambda: sidecar._runner.num_open == 13)
+    assert triton.seen == ["a", "a", *(SidecarLimits.max_unshared + 1) * "b"]  # then one call at a time again
+    gate.set()
+    await asyncio.gather(*flood, *others)
