@@ -57,6 +57,10 @@ def runtime(**options: Any) -> dict[str, Any]:
 BOTH = {"image": True}
 SEEN = {"text": False, "image": True}
 
+ENTITIES_OF_GLINER2 = file(
+    "gliner2.entities:GLiNER2EntitiesAdapter", EXTRACT, {}, {"max_prompt_tokens": 2048}, length=4096
+)
+
 SERVED: dict[str, dict[str, Any]] = {
     "st": file("sentence_transformer:SentenceTransformerDenseAdapter", DENSE, {"normalize": True}, length=512),
     "st-of-old": file("sentence_transformer.adapter:SentenceTransformerDenseAdapter", DENSE, length=512),
@@ -233,11 +237,13 @@ SERVED: dict[str, dict[str, Any]] = {
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
+    "gliner2-entities": ENTITIES_OF_GLINER2,
     "privacy-filter": file("privacy_filter.adapter:PrivacyFilterAdapter", EXTRACT, length=128_000),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
 }
 
 NOT_SERVED: dict[str, dict[str, Any]] = {
+    "gliner25": {"hf_id": "fastino/gliner2.5-base-v1", **ENTITIES_OF_GLINER2},
     "nemo-v1": {
         "hf_id": "nvidia/llama-nemoretriever-colembed-3b-v1",
         **file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
