@@ -7,7 +7,7 @@ CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.261302
 HALF = [0.5, 0.5, 0.5]
 
 # Pillow's numbers for its filters.
-BILINEAR, BICUBIC = 2, 3
+LANCZOS, BILINEAR, BICUBIC = 1, 2, 3
 
 _STEPS = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
 _OF_CLIP = {**_STEPS, "do_convert_rgb": True, "resample": BICUBIC, "image_mean": CLIP_MEAN, "image_std": CLIP_STD}
@@ -81,6 +81,16 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "patch_size": {"height": 16, "width": 16},
         "default_to_square": True,
         "do_pad": True,
+    },
+    "Idefics3ImageProcessor": {
+        **_OF_HALF,
+        "do_convert_rgb": True,
+        "size": {"longest_edge": 4 * 364},
+        "resample": LANCZOS,
+        "max_image_size": {"longest_edge": 364},
+        "do_image_splitting": True,
+        "do_pad": True,
+        "return_row_col_info": False,
     },
     "Qwen2VLImageProcessor": {**_OF_PATCHES, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}},
     "Glm46VImageProcessor": {**_OF_PATCHES, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}},

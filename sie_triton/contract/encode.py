@@ -17,7 +17,6 @@ from sie_triton.contract.transforms import Muvera, normalize, quantize, scales, 
 from sie_triton.contract.verb import (
     CHUNK_OVERLAP,
     CHUNK_TOKENS,
-    LATE_CHUNKING,
     TRUNCATION_SIDE,
     Answering,
     Options,
@@ -112,8 +111,8 @@ class Encode(Verb):
         for tensor in known.forwarded:
             if tensor in known.sent:
                 pieces = [row[tensor.name] for row in rows]
-                is_joined = tensor.lengths or options.get(LATE_CHUNKING.name)  # an item may have several rows
-                found[tensor.name] = np.concatenate(pieces) if is_joined else np.array(pieces)
+                is_row = np.ndim(pieces[0]) < len(tensor.dims)  # else each item has several
+                found[tensor.name] = np.array(pieces) if is_row else np.concatenate(pieces)
             else:
                 found[tensor.name] = tensor.empty()
         return found

@@ -87,6 +87,16 @@ def test_late_chunks_share_a_batch_with_others(tmp_path, minilm_directory):
     assert one["token_count"].tolist() == plain["token_count"].tolist()
 
 
+def test_a_profile_may_ask_for_late_chunks(tmp_path, minilm_directory):
+    """Requests that split no text are as without it."""
+    build(tmp_path / "encoder", minilm_directory, "bert").save(str(tmp_path / "model"))
+    steps, usual = Steps(tmp_path, tmp_path / "model"), Steps(tmp_path, tmp_path / "model", late_chunking=True)
+    (late, plain) = steps.encode([(TEXTS, LATE), (TEXTS, {})])
+    found = usual.encode([(TEXTS, {"chunk_tokens": 24}), (TEXTS, {})])
+    for ours, theirs in zip(found, (late, plain), strict=True):
+        assert_parity(ours["dense"], theirs["dense"], TO_ITSELF)
+
+
 @pytest.mark.parametrize("pools_prompt", [True, False])
 def test_the_prompt_belongs_to_the_first_chunk(tmp_path, minilm_directory, pools_prompt):
     prompts = {"query": "search for: "}

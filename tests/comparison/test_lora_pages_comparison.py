@@ -9,7 +9,16 @@ from tests.comparison import test_qwen3_vl_embedding_comparison as embedding
 from tests.comparison import test_qwen3_vl_reranker_comparison as reranker
 from tests.support.items import Served
 from tests.support.loras import LEAST_COSINE, save_lora
-from tests.support.pages import PageLibrary, as_engine_saves, save_colpali, save_colqwen2, save_qwen3_vl, vectors_of
+from tests.support.pages import (
+    PageLibrary,
+    SmolLibrary,
+    as_engine_saves,
+    save_colpali,
+    save_colqwen2,
+    save_colsmol,
+    save_qwen3_vl,
+    vectors_of,
+)
 from tests.support.pictures import pictures
 
 FILES = pictures()
@@ -20,6 +29,15 @@ CONFIGS = {
     "one": {"target_modules": r".*language_model.*(q_proj|down_proj)|.*embedding_proj_layer"},
     "other": {"target_modules": r".*language_model.*(v_proj|embed_tokens)", "use_dora": True},
 }
+CONFIGS_OF_SMOL = {
+    "one": {"target_modules": r".*model.text_model.*(q_proj|down_proj)|linear"},
+    "other": {"target_modules": r".*model.text_model.*(v_proj|embed_tokens)", "use_dora": True},
+}
+KINDS = {
+    "colpali": (save_colpali, PageLibrary, CONFIGS),
+    "colqwen2": (save_colqwen2, PageLibrary, CONFIGS),
+    "colsmol": (save_colsmol, SmolLibrary, CONFIGS_OF_SMOL),
+}
 
 
 def same(ours, theirs):
@@ -27,17 +45,19 @@ def same(ours, theirs):
     return ours.shape == theirs.shape and (ours * theirs).sum(-1).min() >= LEAST_COSINE
 
 
-@pytest.mark.parametrize("family", ["colpali", "colqwen2"])
+@pytest.mark.parametrize("family", KINDS)
 def test_vectors_of_pages(tmp_path, minilm_directory, family):
     """The output projection is adapted, too; images and texts with several adapters share a pass."""
-    directory = {"colpali": save_colpali, "colqwen2": save_colqwen2}[family](tmp_path / "model", minilm_directory)
-    ours, library = Served(family, directory, **VECTORS), PageLibrary(directory)
+    save, reference, configs = KINDS[family]
+    (tmp_path / "model").mkdir()
+    directory = save(tmp_path / "model", minilm_directory)
+    ours, library = Served(family, directory, **VECTORS), reference(directory)
 
     def found():
         return [library.image(each["image"]) if isinstance(each, dict) else library.text(each) for each in ITEMS]
 
     base, expected = library.model, {"": found()}
-    for name, config in CONFIGS.items():
+    for name, config in configs.items():
         library.model = save_lora(tmp_path / name, base, spread=0.15, **config)
         expected[name] = found()
         ours.adapter.encoder.add_lora(name, tmp_path / name)

@@ -21,6 +21,7 @@ from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.checkpoints.processor_classes import CLIP_MEAN, CLIP_STD, DEFAULTS, OF_ONE_SIZE
+from sie_triton.checkpoints.tile_plan import TilePlan
 from sie_triton.errors import LoadError
 from sie_triton.models.families.donut import page_plan
 from sie_triton.models.families.grounding_dino import image_plan
@@ -31,6 +32,7 @@ from tests.support.pictures import picture
 SOUND = "ClapFeatureExtractor"
 CLASSES = [name for name in DEFAULTS if name != SOUND]
 OF_PATCHES = ("Qwen2VLImageProcessor", "Glm46VImageProcessor", "PaddleOCRVLImageProcessor")
+TILES, SIDE = "Idefics3ImageProcessor", 364
 
 # Settings without effect, for all classes. The library reads pictures; a call says what it returns.
 EVERYWHERE = {
@@ -55,6 +57,8 @@ WITHOUT_EFFECT = {
     ),
     "DonutImageProcessor": ("crop_size", "pad_size"),
     "PixtralImageProcessor": ("crop_size", "do_pad", "pad_size"),
+    # Tiles leave nothing to pad; the prompt always has their rows and columns.
+    TILES: (*NOT_READ, "do_pad", "default_to_square", "return_row_col_info"),
     **dict.fromkeys(OF_PATCHES, (*NOT_READ, "do_pad", "default_to_square")),
 }
 
@@ -64,7 +68,7 @@ OTHER = {
     "default_to_square": None,
     "crop_size": 56,
     "pad_size": {"height": 500, "width": 500},
-    "resample": 1,
+    "resample": 4,
     "rescale_factor": 0.5,
     "image_mean": 0.25,
     "image_std": 0.25,
@@ -83,6 +87,7 @@ OTHER = {
     "max_size": 801,
     "format": "coco_panoptic",
     "rescale": False,
+    "max_image_size": {"longest_edge": 200},
 }
 BESIDE = {
     "default_to_square": {"size": 400},
@@ -181,6 +186,7 @@ def plan(name, directory):
         "GroundingDinoImageProcessor": image_plan,
         "DonutImageProcessor": page_plan,
         "PixtralImageProcessor": LongestEdgePlan.read,
+        TILES: lambda directory: TilePlan.read(directory, Fields("", {"image_size": SIDE})),
     }
     return plans[name](directory)
 
@@ -198,6 +204,7 @@ def plan(name, directory):
         ("colpali", "SiglipImageProcessor"),
         ("colqwen2", "Qwen2VLImageProcessor"),
         ("qwen3_vl", "Qwen2VLImageProcessor"),
+        ("idefics3", "Idefics3ImageProcessor"),
         ("donut-swin", "DonutImageProcessor"),
         ("lighton_ocr", "PixtralImageProcessor"),
         ("mistral3", "PixtralImageProcessor"),

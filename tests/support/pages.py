@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tests.support.models import SIZES
+from tests.support.tokenizers import KINDS
 
 LANGUAGE = {**SIZES, "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 256}
 SIGLIP = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
@@ -209,3 +210,65 @@ def same(ours: np.ndarray, theirs: torch.Tensor | np.ndarray) -> bool:
     """Check that the vectors are equal in number, and each pair at a cosine of 0.9999 or more."""
     theirs = np.asarray(theirs)
     return ours.shape == theirs.shape and bool(((ours * theirs).sum(-1) >= 0.9999).all())
+
+
+SMOL_TOKENS = (
+    *("<|im_start|>", "<image>", "<end_of_utterance>", "<fake_token_around_image>", "<global-img>"),
+    *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),  # others are read letter by letter
+)
+
+
+class ColIdefics3(transformers.Idefics3PreTrainedModel):
+    """The class of colpali-engine: a projection of the states of an Idefics3."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = transformers.Idefics3Model(config)
+        self.linear = torch.nn.Linear(config.text_config.hidden_size, config.embedding_dim)
+        self.post_init()
+
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        states = self.model(**inputs).last_hidden_state
+        return torch.nn.functional.normalize(self.linear(states), dim=-1)
+
+
+def save_colsmol(directory: Path, tokenizer: Path, **image_settings: Any) -> Path:
+    """Save a model for images in tiles of 32 × 32, each 4 tokens of 4 patches. Its tokenizer reads line breaks."""
+    KINDS["qwen2"](directory, tokenizer)
+    fast = transformers.AutoTokenizer.from_pretrained(directory)
+    fast.add_tokens([transformers.AddedToken(name, special=True, normalized=False) for name in SMOL_TOKENS])
+    fast.pad_token = "<end_of_utterance>"
+    small = {"size": {"longest_edge": 96}, "max_image_size": {"longest_edge": 32}, **image_settings}
+    torch.manual_seed(25)
+    config = transformers.Idefics3Config(
+        text_config=transformers.LlamaConfig(**{**LANGUAGE, "vocab_size": len(fast), "pad_token_id": 0}),
+        vision_config={**SIGLIP, "image_size": 32, "patch_size": 8},
+        image_token_id=fast.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        embedding_dim=32,
+    )
+    fast.save_pretrained(directory)
+    return _saved(directory, ColIdefics3(config), transformers.Idefics3ImageProcessorPil(**small))
+
+
+class SmolLibrary:
+    """Reference of transformers for ColSmol, with the prompts of colpali-engine, each item by itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self.model = ColIdefics3.from_pretrained(directory).eval()
+        images = transformers.Idefics3ImageProcessorPil.from_pretrained(directory)
+        self.processor = transformers.Idefics3Processor(
+            images, transformers.AutoTokenizer.from_pretrained(directory), image_seq_len=4
+        )
+
+    def text(self, text: str) -> torch.Tensor:
+        return self(self.processor(text=[text + "<end_of_utterance>" * 10], return_tensors="pt"))
+
+    def image(self, file: bytes) -> torch.Tensor:
+        prompt = "<|im_start|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
+        return self(self.processor(text=[prompt], images=[opened([file])], return_tensors="pt"))
+
+    @torch.inference_mode()
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        vectors: torch.Tensor = self.model(**inputs)
+        return vectors[0]

@@ -57,6 +57,10 @@ def runtime(**options: Any) -> dict[str, Any]:
 BOTH = {"image": True}
 SEEN = {"text": False, "image": True}
 
+ENTITIES_OF_GLINER2 = file(
+    "gliner2.entities:GLiNER2EntitiesAdapter", EXTRACT, {}, {"max_prompt_tokens": 2048}, length=4096
+)
+
 SERVED: dict[str, dict[str, Any]] = {
     "st": file("sentence_transformer:SentenceTransformerDenseAdapter", DENSE, {"normalize": True}, length=512),
     "st-of-old": file("sentence_transformer.adapter:SentenceTransformerDenseAdapter", DENSE, length=512),
@@ -219,16 +223,27 @@ SERVED: dict[str, dict[str, Any]] = {
         **BOTH,
     ),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
+    "colsmol": file(
+        "colsmol:ColSmolAdapter",
+        PAGES,
+        {"normalize": True},
+        {"muvera_config": MUVERA, "token_dim": 128},
+        length=2048,
+        profiles={"muvera": runtime(normalize=True, **AS_FDE)},
+        **BOTH,
+    ),
     "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
     "donut": file("donut:DonutAdapter", EXTRACT, {"task": "<s_docvqa>", "max_new_tokens": 512}, **SEEN),
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
+    "gliner2-entities": ENTITIES_OF_GLINER2,
     "privacy-filter": file("privacy_filter.adapter:PrivacyFilterAdapter", EXTRACT, length=128_000),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
 }
 
 NOT_SERVED: dict[str, dict[str, Any]] = {
+    "gliner25": {"hf_id": "fastino/gliner2.5-base-v1", **ENTITIES_OF_GLINER2},
     "nemo-v1": {
         "hf_id": "nvidia/llama-nemoretriever-colembed-3b-v1",
         **file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),

@@ -1,6 +1,7 @@
 """The three stages of a model in this process: from clients' requests to what they get, in one forward pass."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from tests.support.stages import FakeRequest, asked, open_requests, run
 
 
 class Steps:
-    """The model in `directory`; `scratch` holds the stages' files."""
+    """The model in `directory`; `scratch` holds the stages' files, `usual` are the profile's parameters."""
 
-    def __init__(self, scratch: Path, directory: Path) -> None:
+    def __init__(self, scratch: Path, directory: Path, **usual: Any) -> None:
         spec = recognise(directory, "m", {"weights_path": str(directory)}).resolve(Runtime())
+        profile = replace(spec.profiles[0], parameters={**spec.profiles[0].parameters, **usual})
+        spec = replace(spec, profiles=(profile,))
         self._preprocess = Preprocess(spec, StatusWriter(scratch, "m", "preprocess", 0))
         self._codec = InferenceCodec(spec, Seal(scratch))
         self._postprocess = Postprocess(spec, Seal(scratch), TrafficWriter.private())

@@ -23,6 +23,7 @@ ELSEWHERE_LOADTIME: Mapping[str, str] = {
     **dict.fromkeys(("cuda_graphs", "cuda_graph_tokens"), "CUDA graphs are made where they are faster"),
     **dict.fromkeys(("fused_kernels", "fused_rope", "modernbert_flash"), "kernels are chosen for the device"),
     **dict.fromkeys(("prefix_reuse", "prefix_cache_mb"), "no prefix is kept from one request to the next"),
+    "max_prompt_tokens": "the family limits what is read beside a text",
     "max_concurrent_dispatch": "batches are formed by cost",
     "document_timeout_s": "the deadline of a request is the document's",
     "max_file_size_bytes": "SIE_MAX_DOCUMENT_BYTES limits documents of all models",

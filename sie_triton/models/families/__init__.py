@@ -53,6 +53,7 @@ FAMILIES: Mapping[str, str] = {
     "owlv2": "sie_triton.models.families.owlv2:Owlv2",
     "grounding_dino": "sie_triton.models.families.grounding_dino:GroundingDino",
     "colpali": "sie_triton.models.families.colpali:ColPali",
+    "colsmol": "sie_triton.models.families.colsmol:ColSmol",
     "colqwen2": "sie_triton.models.families.colqwen2:ColQwen2",
     "colqwen3": "sie_triton.models.families.colqwen3:ColQwen3",
     "nemo_colembed": "sie_triton.models.families.nemo_colembed:NemoColEmbed",

@@ -33,10 +33,13 @@ class Chunking:
     is_late: bool = False  # the model reads the whole text, and pools each chunk
 
     @classmethod
-    def read(cls, given: Options) -> "Chunking | None":
-        """Read the parameters of a request; None if it does not split texts. InputError for one without chunks."""
+    def read(cls, given: Options, options: Options) -> "Chunking | None":
+        """Read the parameters of a request; None if it does not split texts. InputError for one without chunks.
+
+        `options` are the parameters over those of the profile.
+        """
         if CHUNK_TOKENS.name in given:
-            is_late = bool(given.get(LATE_CHUNKING.name, False))
+            is_late = bool(options.get(LATE_CHUNKING.name, False))
             return cls(int(given[CHUNK_TOKENS.name]), int(given.get(CHUNK_OVERLAP.name, 0)), is_late)
         for each in (CHUNK_OVERLAP, LATE_CHUNKING):
             if given.get(each.name, False) is not False:

@@ -1,7 +1,7 @@
 """Pictures → bytes of pixels, in the size that a model reads. No torch."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Bytes = npt.NDArray[np.uint8]
 
-# Function from a picture to the pixels that the model reads, uint8 [height, width, 3].
-Resize = Callable[["Image"], Bytes]
+# Function from a picture to what the processor encodes: uint8 [height, width, 3], or tiles.
+Resize = Callable[["Image"], Any]
 
 
 def resized(image: "Image", plan: ImagePlan) -> Bytes:

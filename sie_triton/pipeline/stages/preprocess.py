@@ -240,7 +240,8 @@ class Preprocess(ColdStage[Processor]):
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
             pages = PageSelection.read(str(given[PAGES.name])) if PAGES.name in given else ALL
-            parts, chunking = self._read_parts(processor, request, context, given), Chunking.read(given)
+            parts = self._read_parts(processor, request, context, given)
+            chunking = Chunking.read(given, context.options)
             return ReadRequest(open_request, context, parts, pages, chunking)
         except Exception as exc:
             open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))

@@ -5,7 +5,7 @@ schema and words → encoder → number of instances → spans or choices × fie
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 # Maximum tokens of the schema, which is read with each piece of a text.
 MAX_PROMPT = 2048
 
+BOUNDARY = "architecture boundary of GLiNER2.5 cannot be served; supported is span"
+
 
 class Gliner2(Family):
     extraction = Extraction(COMPUTED, findings, "optional")
     features = FEATURES
     parameters = PARAMETERS
     takes_loras = True
-    reference_adapters = ("gliner2:GLiNER2Adapter",)
+    reference_adapters = ("gliner2:GLiNER2Adapter", "gliner2.entities:GLiNER2EntitiesAdapter")
+    not_served: ClassVar = dict.fromkeys(("fastino/gliner2.5-base-v1", "fastino/gliner2.5-small-v1"), BOUNDARY)
     files = ("encoder_config/config.json",)
 
     def recognise(self, directory: Path) -> Recognised | None:

@@ -14,5 +14,6 @@ def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
     if spec.engine != REMOTE:
         options = DenseOptions.of(spec)
         files = SentenceTransformerFiles.read(directory, options.dense_projection_path)
-        processor.pools_means = options.modes(files) == ("mean",)
+        modes = files.pooling if files.is_declared else options.modes(files)  # which would log a difference again
+        processor.pools_means = modes == ("mean",)
     return processor

@@ -153,7 +153,7 @@ def test_a_recognised_model_reads_what_its_family_does(installed, tmp_path, monk
 
 
 SCORING = (
-    *("bge_m3", "colpali", "colqwen2", "colqwen3", "nemo_colembed", "multivector"),
+    *("bge_m3", "colpali", "colsmol", "colqwen2", "colqwen3", "nemo_colembed", "multivector"),
     *("qwen3_vl_reranker", "causal_cross_encoder", "llm_reranker", "stablebridge_pruner", "cross_encoder"),
 )
 

@@ -94,11 +94,11 @@ def test_a_text_of_too_many_chunks_is_refused():
 
 @pytest.mark.parametrize(("name", "value"), [("chunk_overlap", 2), ("late_chunking", True)])
 def test_parameters_of_no_chunks_are_refused(name, value):
-    assert Chunking.read({"chunk_tokens": 8, "chunk_overlap": 2}) == Chunking(8, 2)
-    assert Chunking.read({"chunk_tokens": 8, "late_chunking": True}) == Chunking(8, 0, is_late=True)
-    assert Chunking.read({"is_query": True}) is None
+    assert Chunking.read({"chunk_tokens": 8, "chunk_overlap": 2}, {}) == Chunking(8, 2)
+    assert Chunking.read({"chunk_tokens": 8}, {"late_chunking": True}) == Chunking(8, 0, is_late=True)
+    assert Chunking.read({"is_query": True}, {"late_chunking": True}) is None
     with pytest.raises(InputError) as caught:
-        Chunking.read({name: value})
+        Chunking.read({name: value}, {name: value})
     assert caught.value.field == name
 
 

@@ -14,7 +14,7 @@ from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import LoadError
 from sie_triton.models.families.shared.text_or_image import TextOrImage, packed
 from sie_triton.models.inputs.cutting import beginning
-from sie_triton.models.inputs.pixels import Bytes, Resize
+from sie_triton.models.inputs.pixels import Resize
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
 # A layer of the vision tower has about half the weights of one of the language model, and so takes half the time.
@@ -60,7 +60,7 @@ class PageProcessor(TextOrImage):
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = iter(self._text_tokens([item[TEXT.name] for item in framed if IMAGE.name not in item]))
         images = [item.get(IMAGE.name) for item in framed]
-        whole = [next(texts) if image is None else self._image_tokens(image) for image in images]
+        whole = [self._image_tokens(item) if IMAGE.name in item else next(texts) for item in framed]
         cut = [image is None and len(of) > self._longest for image, of in zip(images, whole, strict=True)]
         end = self._longest - self._num_after
         ids = [
@@ -75,8 +75,9 @@ class PageProcessor(TextOrImage):
         """Return the features of one white page of this size, after resizing; for measuring."""
         return self.encode([{IMAGE.name: np.full((height, width, 3), 255, np.uint8)}])
 
-    def _image_tokens(self, image: Bytes) -> Sequence[int]:
-        _, num_tokens = self._counts(*image.shape[:2])
+    def _image_tokens(self, item: Any) -> Sequence[int]:
+        """Return the tokens of an image with its prompt."""
+        _, num_tokens = self._counts(*item[IMAGE.name].shape[:2])
         return [*self._form.before_image, *[self._form.image_token] * num_tokens, *self._form.after_image]
 
     def _text_tokens(self, texts: Sequence[str]) -> list[Sequence[int]]:
