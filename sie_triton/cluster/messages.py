@@ -11,6 +11,7 @@ from typing import Any, Self, get_args, get_origin
 import msgpack  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.statuses import OK
 from sie_triton.errors import SIEError
 
 log = logging.getLogger(__name__)
@@ -23,9 +24,6 @@ MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
 
 # Longest interval of heartbeats, in seconds.
 MAX_INTERVAL_S = 60.0
-
-# Statuses of an answer, as gRPC's status codes.
-OK, CANCELLED, INVALID, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL, UNAVAILABLE = 0, 1, 3, 4, 5, 13, 14
 
 
 class Malformed(SIEError):

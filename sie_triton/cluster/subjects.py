@@ -109,11 +109,6 @@ def gateway_health(gateway: str) -> str:
     return f"sie.gateway.{gateway}"
 
 
-def is_receipt(subject: str) -> bool:
-    """Return True if a message to this subject acknowledges work, and does nothing else."""
-    return RECEIPT.fullmatch(subject) is not None
-
-
 def delivered(receipt: str) -> tuple[str, int] | None:
     """Return the stream of the work that a receipt acknowledges, and its number there; None if it is no receipt.
 
@@ -122,10 +117,6 @@ def delivered(receipt: str) -> tuple[str, int] | None:
     """
     found = RECEIPT.fullmatch(receipt)
     return (found["stream"], int(found["number"])) if found else None
-
-
-def all_of_pool(pool: str) -> str:
-    return f"sie.health.{pool}.*"
 
 
 ALL_WORKERS = "sie.health.*.*"

@@ -1,6 +1,7 @@
 """The workers of all pools, as their heartbeats tell."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from time import monotonic
 
 from nats.aio.msg import Msg
@@ -18,11 +19,8 @@ class Workers:
 
     async def hear(self, message: Msg) -> None:
         """Take a heartbeat."""
-        try:
-            health, _ = Health.read(message.data)
-        except Malformed:
-            return
-        self.take(health)
+        with suppress(Malformed):
+            self.take(Health.read(message.data)[0])
 
     def take(self, health: Health) -> None:
         key = health.pool, health.worker

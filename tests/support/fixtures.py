@@ -58,12 +58,10 @@ def tokenizers_made_here(monkeypatch) -> None:
         monkeypatch.setattr(stage, "with_tokenizers", lambda spec, directory, *_: with_tokenizers(spec, directory))
 
 
-@pytest.fixture(scope="module")
-def conversations_written_here() -> Iterator[None]:
+@pytest.fixture
+def conversations_written_here(monkeypatch) -> None:
     """Let chat templates run in this process: each model starts another one for them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TemplateProcess, "ask", lambda self, order: json.dumps(written(**json.loads(order))))
-        yield
+    monkeypatch.setattr(TemplateProcess, "ask", lambda self, order: json.dumps(written(**json.loads(order))))
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from sie_triton.client.failures import our_errors
 from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.messages import OK, Answer, Health, unknown_model
+from sie_triton.cluster.messages import Answer, Health, unknown_model
+from sie_triton.cluster.statuses import OK
 from sie_triton.contract import TASKS
 from sie_triton.contract.names import sie_name
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
@@ -32,11 +33,6 @@ QUESTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "get_model_metadata": ("ModelMetadata", lambda model_name: service_pb2.ModelMetadataRequest(name=model_name)),
     "get_model_config": ("ModelConfig", lambda model_name: service_pb2.ModelConfigRequest(name=model_name)),
 }
-
-
-def not_found(name: str) -> InferenceServerException:
-    """Return Triton's own error for a model that it does not serve."""
-    return InferenceServerException(unknown_model(name), status=str(StatusCode.NOT_FOUND))
 
 
 def raise_failure(answer: Answer) -> None:
@@ -61,7 +57,7 @@ class QueueConnection(AsyncConnection):
         if method == "infer":
             name = arguments["model_name"]
             if not (model := await queue.mentions.model_of(pool, name)):
-                raise not_found(name)
+                raise InferenceServerException(unknown_model(name), status=str(StatusCode.NOT_FOUND))
             request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
             answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s, tenant.get())
             raise_failure(answer)

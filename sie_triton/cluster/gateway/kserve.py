@@ -20,8 +20,9 @@ from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
+from sie_triton.cluster.messages import Answer, unknown_model, with_parameters
 from sie_triton.cluster.protobuf import fields
+from sie_triton.cluster.statuses import OK
 from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.doors.access import Access
 from sie_triton.doors.backend import QUESTION_S

@@ -6,7 +6,6 @@ from typing import Any
 
 from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
-from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket, Conflict
@@ -28,12 +27,9 @@ class Leases:
     def __init__(
         self, settings: Settings, js: JetStreamContext, pools: Pools, limits: GatewayLimits = GatewayLimits()
     ) -> None:
-        self._settings, self._js, self._pools, self._limits = settings, js, pools, limits
-        self.bucket = Bucket(self._opened, read_lease, limits=limits)
+        self._settings, self._pools, self._limits = settings, pools, limits
+        self.bucket = Bucket(lambda: js.key_value(subjects.LEASES), read_lease, limits=limits)
         pools.leases = self.bucket.values
-
-    async def _opened(self) -> KeyValue:
-        return await self._js.key_value(subjects.LEASES)
 
     def all(self) -> list[Lease]:
         return sorted((each for each in self.bucket.values.values() if not self._is_over(each)), key=lambda e: e.name)
@@ -59,9 +55,8 @@ class Leases:
         self._check_is_free(lease)
 
         def change() -> Lease:
-            present = self.bucket.values.get(lease.name)
-            is_present = present is not None and not self._is_over(present)
-            return lease.renewed(at=present.at) if present and is_present else lease.renewed()
+            present = next((each for each in self.all() if each.name == lease.name), lease)
+            return lease.renewed(at=present.at)
 
         return await self._changed(lease.name, change)
 

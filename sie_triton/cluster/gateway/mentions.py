@@ -7,7 +7,8 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions, model_in
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import NOT_FOUND, OK, SERVE_KNOWN, Answer
+from sie_triton.cluster.messages import SERVE_KNOWN, Answer
+from sie_triton.cluster.statuses import NOT_FOUND, OK
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
 

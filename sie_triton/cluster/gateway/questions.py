@@ -17,7 +17,8 @@ from tritonclient.grpc import service_pb2
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import UNAVAILABLE, Answer, Malformed, Question
+from sie_triton.cluster.messages import Answer, Malformed, Question
+from sie_triton.cluster.statuses import UNAVAILABLE
 from sie_triton.cluster.workers import Workers
 from sie_triton.errors import InputError, Unreachable
 from sie_triton.records.revisions import MARK

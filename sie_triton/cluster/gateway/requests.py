@@ -32,7 +32,8 @@ from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import NOT_FOUND, Answer, Cancel, Malformed, Wanted, Work, unknown_model
+from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
+from sie_triton.cluster.statuses import NOT_FOUND
 from sie_triton.cluster.tasks import Tasks
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, InputError

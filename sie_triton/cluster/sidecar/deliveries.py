@@ -18,8 +18,9 @@ from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import CANCELLED, Answer, Work
+from sie_triton.cluster.messages import Answer, Work
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.statuses import CANCELLED
 from sie_triton.records.calls import OpenCall
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,11 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import DEADLINE_EXCEEDED, with_parameters
+from sie_triton.cluster.messages import with_parameters
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import JOINED
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
+from sie_triton.cluster.statuses import DEADLINE_EXCEEDED
 from sie_triton.doors.shared_calls import Apart, SharedCalls, Weight
 from sie_triton.records.calls import CallLost, OpenCall, unless_lost
 

@@ -127,9 +127,8 @@ class Placing:
 
     async def _find_orphans(self) -> None:
         """Look for requests whose announcement was lost, whose workers are gone, or too slow for them."""
-        info = await self._js.stream_info(
-            subjects.stream(self.own.pool), subjects_filter=subjects.all_work(self.own.pool)
-        )
+        pool = self.own.pool
+        info = await self._js.stream_info(subjects.stream(pool), subjects_filter=subjects.all_work(pool))
         alive = self._alive()
         since = monotonic() - self._limits.news_s
         self._at_gateways = {model: told for model, told in self._at_gateways.items() if told[0] >= since}
@@ -140,9 +139,8 @@ class Placing:
                 self._add_wanted(model)
             elif should_help(self.own, holders, num, [*alive.values()]):
                 others = [each for each in alive.values() if each.worker not in holders and each.open * 4 <= each.limit]
-                if order(model, self._size(model), others, self._claimed())[:1] == [
-                    self.own.worker
-                ] and await self._claims.claim(model, holders):
+                preferred = order(model, self._size(model), others, self._claimed())
+                if preferred[:1] == [self.own.worker] and await self._claims.claim(model, holders):
                     log.info("helps with %s: %d requests wait", model, num)
                     await self._fetch(model)
 

@@ -74,5 +74,5 @@ def _receipts_in(path: Path, num_bytes: int) -> list[str]:
         data = file.read(num_bytes)
         places = (data[start : start + PLACE_BYTES] for start in range(0, len(data), PLACE_BYTES))
         found = (place.rstrip(EMPTY).decode(errors="replace") for place in places if not place.startswith(EMPTY))
-        return [receipt for receipt in found if subjects.is_receipt(receipt)]
+        return [receipt for receipt in found if subjects.delivered(receipt)]
     return []

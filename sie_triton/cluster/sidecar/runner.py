@@ -28,16 +28,7 @@ from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import (
-    INTERNAL,
-    INVALID,
-    NOT_FOUND,
-    UNAVAILABLE,
-    Cancel,
-    Malformed,
-    Work,
-    with_parameters,
-)
+from sie_triton.cluster.messages import Cancel, Malformed, Work, with_parameters
 from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
@@ -48,6 +39,7 @@ from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import WAIT, WORK
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
+from sie_triton.cluster.statuses import INTERNAL, INVALID, NOT_FOUND, UNAVAILABLE
 from sie_triton.contract.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.models.weights.object_store import StoreError
@@ -225,11 +217,8 @@ class Runner:
         the first would then also wait for a pass of another tenant.
         """
         line = work.model, work.tenant
-        if self._tenants.are_several:
-            num_open = sum((each.work.model, each.work.tenant) == line for each in self._open.values())
-            if num_open <= self._limits.max_unshared:
-                return work.key
-        return line
+        own = [each for each in self._open.values() if (each.work.model, each.work.tenant) == line]
+        return work.key if self._tenants.are_several and len(own) <= self._limits.max_unshared else line
 
     async def _concluded(self, delivery: Delivery, body: bytes, response: Response) -> str:
         """Answer a delivery, and return its outcome, unless another worker, or another try, should answer it."""
@@ -344,8 +333,7 @@ class Runner:
         if not response.is_ok or len(response.body) > 64 * 1024:
             return
         with suppress(SIEError, DecodeError, ValueError, KeyError):
-            message = service_pb2.ModelInferResponse.FromString(response.body)
-            timing: Any = timing_of(InferResult(message))
+            timing: Any = timing_of(InferResult(service_pb2.ModelInferResponse.FromString(response.body)))
             wait_ms = timing["queue_ms"] + timing["batch_wait_ms"]
             # Requests of one tenant may wait for each other, and go in large calls: that has the best throughput.
             wait_ms += response.waited_s * 1000 if self._tenants.are_several else 0.0

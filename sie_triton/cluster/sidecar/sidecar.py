@@ -21,17 +21,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import (
-    NOT_FOUND,
-    OK,
-    SERVE_KNOWN,
-    UNAVAILABLE,
-    Answer,
-    Health,
-    Malformed,
-    Question,
-    read_lease,
-)
+from sie_triton.cluster.messages import SERVE_KNOWN, Answer, Health, Malformed, Question, read_lease
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
@@ -45,6 +35,7 @@ from sie_triton.cluster.sidecar.placing import Placing
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.statuses import NOT_FOUND, OK, UNAVAILABLE
 from sie_triton.cluster.tasks import Tasks, restarted_forever
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
@@ -129,7 +120,7 @@ class Sidecar:
         await self._runner.replies.give_all_back(left)
         self._runner.when_free = lambda: self._tasks.start(self._placing.pull_all())
         for subject, callback in (
-            (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),
+            (subjects.ALL_WORKERS if self._may_move else subjects.worker_health(self._pool, "*"), self._workers.hear),
             (subjects.ALL_GATEWAYS, self._runner.gateways.hear_gateway),
             (subjects.cancelled(self._pool), self._runner.withdraw),
             (subjects.wanted(self._pool), self._placing.want),

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.client.failures import was_reached
 from sie_triton.client.grpc_aio import end_of
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import OK, UNAVAILABLE
+from sie_triton.cluster.statuses import OK, UNAVAILABLE
 from sie_triton.settings import Settings
 
 SERVICE = "/inference.GRPCInferenceService"

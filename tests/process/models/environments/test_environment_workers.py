@@ -103,6 +103,7 @@ def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp
     worker.close()
 
 
+@pytest.mark.usefixtures("tokenizers_made_here")
 @pytest.mark.parametrize(
     ("family", "said"),
     [

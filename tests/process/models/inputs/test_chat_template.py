@@ -15,7 +15,6 @@ from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models.inputs import chat_template
 from sie_triton.models.inputs.chat_template import ChatTemplate, TemplateProcess
-from sie_triton.models.inputs.chat_template_process import written
 from sie_triton.models.inputs.limits import InputLimits
 from tests.support.ocr import CHATML, GLM_TEMPLATE, PADDLE_TEMPLATE, asked
 
@@ -33,13 +32,7 @@ TEMPLATES = [
 ]
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """A process for each conversation would take long."""
-    monkeypatch.setattr(TemplateProcess, "ask", lambda self, order: json.dumps(written(**json.loads(order))))
-
-
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("conversations_written_here")
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_conversations_are_those_of_the_library(template):
     special = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -49,7 +42,7 @@ def test_conversations_are_those_of_the_library(template):
         assert ours.text(talk) == expected
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("conversations_written_here")
 @pytest.mark.parametrize(
     ("template", "said"),
     [
