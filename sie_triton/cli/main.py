@@ -193,10 +193,20 @@ def evict(model: str, **flags: Any) -> None:
     act(settings_of_running(**flags), model, "evict")
 
 
-for command in (models, lora, env, cache, config, door, gateway, sidecar, config_service, cluster, top):
-    cli.add_command(command)
-for command in (encode, score, extract):
-    cli.add_command(command)
+cli.add_command(models)
+cli.add_command(lora)
+cli.add_command(env)
+cli.add_command(cache)
+cli.add_command(door)
+cli.add_command(gateway)
+cli.add_command(sidecar)
+cli.add_command(config_service)
+cli.add_command(cluster)
+cli.add_command(config)
+cli.add_command(encode)
+cli.add_command(score)
+cli.add_command(extract)
+cli.add_command(top)
 cli.add_command(evaluate, name="eval")
 
 

@@ -69,8 +69,8 @@ class Score(Pooled):
 
     def lists(self) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
         """Return the names of the two fields with their texts; InputError unless they are a pair of fitting lengths."""
-        firsts, seconds = (dict.fromkeys(names) for names in zip(*PAIRS, strict=True))
-        given = tuple(name for name in (*firsts, *seconds) if getattr(self, name) is not None)
+        names = ("text_1", "queries", "data_1", "text_2", "documents", "items", "data_2")
+        given = tuple(name for name in names if getattr(self, name) is not None)
         if given not in PAIRS:
             allowed = "; or ".join(" and ".join(pair) for pair in PAIRS)
             raise InputError.at("text_1", f"give {allowed}")
