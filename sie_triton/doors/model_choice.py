@@ -15,14 +15,14 @@ from sie_triton.models.families.shared.classes import CLASS_LOGITS
 from sie_triton.settings import words
 
 # Kinds of result that a route may need, in the words of error messages.
-DENSE, SPARSE, SCORES, CLASSES = "dense vectors", "sparse vectors", "scores", "classes of its own"
-MULTIVECTOR = "a vector for each token"
+DENSE_VECTORS, SPARSE_VECTORS, SCORES, CLASSES = "dense vectors", "sparse vectors", "scores", "classes of its own"
+MULTIVECTORS = "a vector for each token"
 ABLE: dict[str, Callable[[ModelSpec], bool]] = {
-    DENSE: lambda spec: "dense" in spec.dims,
-    SPARSE: lambda spec: "sparse" in spec.dims,
+    DENSE_VECTORS: lambda spec: "dense" in spec.dims,
+    SPARSE_VECTORS: lambda spec: "sparse" in spec.dims,
     SCORES: lambda spec: "score" in spec.tasks,
     CLASSES: lambda spec: "extract" in spec.tasks and classifies(spec),
-    MULTIVECTOR: lambda spec: "multivector" in spec.dims,
+    MULTIVECTORS: lambda spec: "multivector" in spec.dims,
 }
 
 

@@ -7,14 +7,20 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.fields import MAX_ITEMS, OURS, Body
-from sie_triton.doors.model_choice import CLASSES, DENSE, MULTIVECTOR, SCORES, SPARSE, able
+from sie_triton.doors.model_choice import CLASSES, DENSE_VECTORS, MULTIVECTORS, SCORES, SPARSE_VECTORS, able
 from sie_triton.doors.openapi import TIMEOUT, posted
 from sie_triton.doors.schemas import INTEGER, Schema, closed, models_of, parameters, record
 
 QUERY, TEXTS = "What climbs?", ["Roses climb.", "Ships sail."]
 USAGE = record(prompt_tokens=INTEGER, total_tokens=INTEGER)
 
-VERBS = {DENSE: "encode", SPARSE: "encode", MULTIVECTOR: "encode", SCORES: "score", CLASSES: "extract"}
+VERBS = {
+    DENSE_VECTORS: "encode",
+    SPARSE_VECTORS: "encode",
+    MULTIVECTORS: "encode",
+    SCORES: "score",
+    CLASSES: "extract",
+}
 
 # Fields of bodies that are request parameters under another name.
 RENAMED = {"output_dimension": "dimensions"}
@@ -28,7 +34,7 @@ class Operation(NamedTuple):
     example: Schema
     answer: Schema
     error: Schema
-    what: str = DENSE
+    what: str = DENSE_VECTORS
 
     def document(self, max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         """Return the document of a route whose requests name a model."""

@@ -18,7 +18,7 @@ from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, H
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Body, check_query
 from sie_triton.doors.json_dialects import answered, cut_by, entries_of, in_order, items_of
-from sie_triton.doors.model_choice import CLASSES, DENSE, MULTIVECTOR, SCORES, SPARSE, Capable
+from sie_triton.doors.model_choice import CLASSES, DENSE_VECTORS, MULTIVECTORS, SCORES, SPARSE_VECTORS, Capable
 from sie_triton.doors.openapi import Document, failures, operation
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
 from sie_triton.doors.response_bodies import sie_timing, timing_of
@@ -74,7 +74,7 @@ def routes(door: Door) -> list[Route]:
         return DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=told)
 
     def posted(
-        handler: Handler, body: type[Body], what: str, example: Schema, answer: Schema, by: str = DENSE
+        handler: Handler, body: type[Body], what: str, example: Schema, answer: Schema, by: str = DENSE_VECTORS
     ) -> Route:
         summary = f"{what} of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
         document = Operation(body, summary, example, answer, FAILURE, by).document_of_one
@@ -85,8 +85,8 @@ def routes(door: Door) -> list[Route]:
     return [
         post("/", answering(tei.embed), "tei_"),
         posted(tei.embed, Embed, "Dense vectors", given, several(NUMBERS)),
-        posted(tei.embed_all, Embed, "A vector for each token", given, several(several(NUMBERS)), MULTIVECTOR),
-        posted(tei.embed_sparse, Embed, "Sparse vectors", given, several(several(WEIGHT)), SPARSE),
+        posted(tei.embed_all, Embed, "A vector for each token", given, several(several(NUMBERS)), MULTIVECTORS),
+        posted(tei.embed_sparse, Embed, "Sparse vectors", given, several(several(WEIGHT)), SPARSE_VECTORS),
         posted(tei.similarity, Similarity, "Cosine similarities", compared, NUMBERS),
         posted(tei.rerank, Rerank, "Scores", {"query": QUERY, "texts": TEXTS}, several(RANK), SCORES),
         posted(tei.predict, Predict, "Classes", {"inputs": TEXTS[0]}, classes, CLASSES),
@@ -110,21 +110,21 @@ class Tei:
         self._capable, self._tokenizers = capable, tokenizers
 
     async def embed(self, request: DoorRequest) -> Answer:
-        results = await self._embedded(request, "dense", DENSE)
+        results = await self._embedded(request, "dense", DENSE_VECTORS)
         return _told(request, [result["dense"] for result in results], results)
 
     async def embed_all(self, request: DoorRequest) -> Answer:
-        results = await self._embedded(request, "multivector", MULTIVECTOR)
+        results = await self._embedded(request, "multivector", MULTIVECTORS)
         return _told(request, [result["multivector"] for result in results], results)
 
     async def embed_sparse(self, request: DoorRequest) -> Answer:
-        results = await self._embedded(request, "sparse", SPARSE)
+        results = await self._embedded(request, "sparse", SPARSE_VECTORS)
         return _told(request, sparse_answer(results), results)
 
     async def similarity(self, request: DoorRequest) -> Answer:
         wanted = Similarity.of(request)
         texts = [*wanted.inputs.sentences, wanted.inputs.source_sentence]
-        results = await self._encoded(request, wanted, texts, "dense", DENSE)
+        results = await self._encoded(request, wanted, texts, "dense", DENSE_VECTORS)
         wanted.reading.check_lengths(results[:-1], "inputs.sentences")
         wanted.reading.check_lengths(results[-1:], "inputs.source_sentence")
         *vectors, source = [result["dense"] for result in results]
@@ -232,7 +232,7 @@ def rerank_answer(asked: Rerank, scores: Sequence[float]) -> list[dict[str, Any]
 def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
     """Return the response body of /info. `pooling` is "unknown" unless the model file sets it."""
     runtime, label = spec.runtime, "LABEL_0"
-    pooling = "splade" if what == SPARSE else str(spec.options.get("pooling") or "unknown")
+    pooling = "splade" if what == SPARSE_VECTORS else str(spec.options.get("pooling") or "unknown")
     kinds: dict[str, Any] = {
         SCORES: {"reranker": {"id2label": {"0": label}, "label2id": {label: 0}}},
         CLASSES: {"classifier": {"id2label": {}, "label2id": {}}},  # the door does not read a model's files

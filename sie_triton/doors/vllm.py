@@ -81,6 +81,12 @@ class Score(Pooled):
         return (first, queries), (second, texts)
 
 
+class Cosines(Score):
+    """Body of a request to /score whose model encodes and does not score."""
+
+    fixed: ClassVar[Mapping[str, Any]] = {"output_types": DENSE.name, "normalize": True}
+
+
 class Classify(Pooled):
     """Body of a request to /classify, which answers the scores of all of the model's labels, in their order."""
 
@@ -168,7 +174,7 @@ async def score(request: DoorRequest) -> Answer:
     check_query(queries[0], items[:size], first, door.settings.door_max_body_bytes)
     spec = await door.served.spec(wanted.model)
     if "score" not in spec.tasks and DENSE.name in spec.dims:
-        return await _cosines(request, wanted)
+        return await _cosines(request)
 
     async def scored(i: int, seconds: float) -> ScoreResult:
         query, part = {TEXT.name: queries[i]}, items[i * size : (i + 1) * size]
@@ -184,11 +190,12 @@ async def score(request: DoorRequest) -> Answer:
     return _told(request, wanted, "score", entries, results)
 
 
-async def _cosines(request: DoorRequest, wanted: Score) -> Answer:
+async def _cosines(request: DoorRequest) -> Answer:
     """Return the cosine of the vectors of each pair, by a model that encodes."""
+    wanted = Cosines.of(request)
     (first, queries), (second, texts) = wanted.lists()
-    options = wanted.options() | {"output_types": DENSE.name, "normalize": True}
-    results = await request.door.backend.encode(wanted.model, items_of(queries + texts), request.seconds, options)
+    items = items_of(queries + texts)
+    results = await request.door.backend.encode(wanted.model, items, request.seconds, wanted.options())
     wanted.check_lengths(results[: len(queries)], first)
     wanted.check_lengths(results[len(queries) :], second)
     vectors = np.stack([result["dense"] for result in results])

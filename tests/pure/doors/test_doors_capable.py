@@ -8,7 +8,7 @@ import pytest
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors.model_choice import DENSE_VECTORS, SCORES, SPARSE_VECTORS, Capable
 from sie_triton.errors import Unreachable
 from sie_triton.settings import Settings
 
@@ -53,18 +53,21 @@ def models_of(triton, *whats, named=""):
 
 
 def test_the_only_capable_model_is_chosen():
-    assert models_of(Triton(EMBEDDER, RERANKER, PICTURES), DENSE, SCORES) == ["a/embedder", "a/reranker"]
+    assert models_of(Triton(EMBEDDER, RERANKER, PICTURES), DENSE_VECTORS, SCORES) == ["a/embedder", "a/reranker"]
 
 
 def test_the_first_capable_model_of_the_setting_is_chosen():
     triton = Triton(EMBEDDER, OTHER, RERANKER)
-    assert models_of(triton, DENSE, SPARSE, named="a/reranker,a/other,a/embedder") == ["a/other", "a/other"]
+    assert models_of(triton, DENSE_VECTORS, SPARSE_VECTORS, named="a/reranker,a/other,a/embedder") == [
+        "a/other",
+        "a/other",
+    ]
 
 
 @pytest.mark.parametrize(
     ("what", "named", "message"),
     [
-        (DENSE, "", "several models return dense vectors: a/embedder, a/other; set SIE_DOOR_TEI_MODEL"),
+        (DENSE_VECTORS, "", "several models return dense vectors: a/embedder, a/other; set SIE_DOOR_TEI_MODEL"),
         (SCORES, "", "no served model returns scores"),
         (SCORES, "a/embedder,a/gone", "SIE_DOOR_TEI_MODEL: none of a/embedder, a/gone is served and returns scores"),
     ],
@@ -78,4 +81,4 @@ def test_an_unreachable_triton_is_not_reported_as_a_missing_model():
     triton = Triton(EMBEDDER)
     triton.is_away = True
     with pytest.raises(Unreachable):
-        models_of(triton, DENSE)
+        models_of(triton, DENSE_VECTORS)

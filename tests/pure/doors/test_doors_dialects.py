@@ -22,11 +22,10 @@ from tests.pure.doors.test_doors_capable import spec as specified
 from tests.support.doors import TIMING
 from tests.support.stages import spec
 
-PATHS = (
-    *("/v1/embeddings", "/v1/rerank", "/v2/rerank"),
-    *("/embed", "/embed_sparse", "/embed_all", "/similarity", "/rerank", "/predict"),
-    *("/score", "/v1/score", "/classify", "/pooling"),
-)
+EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/v1/embed", "/v2/embed")
+
+# The examples of these need the files of a tokenizer; SIE's own routes have tests of their own.
+LEFT_OUT = ("/tokenize", "/decode", "/v1/encode/{model}", "/v1/score/{model}", "/v1/extract/{model}")
 
 
 class Triton(Models):
@@ -70,7 +69,8 @@ def document_and_answers(*specs):
     async def ask():
         async with client_before(Triton(*specs)) as client:
             document = (await client.get("/openapi.json")).json()
-            examples = {path: example_of(document["paths"][path]) for path in PATHS}
+            posts = {path: methods for path, methods in document["paths"].items() if "post" in methods}
+            examples = {path: example_of(posts[path]) for path in posts.keys() - {*LEFT_OUT}}
             given = {path: body for path, body in examples.items() if body is not None}
             return document, {path: await client.post(path, json=body) for path, body in given.items()}
 
@@ -83,12 +83,13 @@ def example_of(methods):
 
 def test_every_example_works():
     _, answers = document_and_answers(OTHER, RERANKER, CLASSIFIER, TOKENS)
-    assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(PATHS, 200)
+    assert "/similarity" in answers
+    assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(answers, 200)
 
 
 def test_unsupported_routes_have_no_example():
     _, answers = document_and_answers(OTHER, EMBEDDER)
-    assert [*answers] == ["/v1/embeddings", "/embed_sparse", "/pooling"]
+    assert answers.keys() == {*EMBEDDINGS, "/embed_sparse", "/pooling"}
 
 
 @pytest.mark.parametrize("specs", [(), (OTHER,), (OTHER, EMBEDDER, RERANKER)], ids=len)

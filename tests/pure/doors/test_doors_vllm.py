@@ -109,6 +109,8 @@ def test_a_model_that_encodes_answers_cosines_of_each_pair(serving, monkeypatch)
     pairs = post(door, SCORE | {"text_1": ["q", "qq"]}, "/score").json()
     assert [each["score"] for each in pairs["data"]] == pytest.approx([0.6, 0.6])
     assert pairs["usage"]["total_tokens"] == 4
+    refused = post(door, SCORE | {"normalize": False}, "/score")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "normalize")
 
 
 @pytest.mark.parametrize(("cut", "field"), [({0}, "text_1"), ({2}, "text_2")])
