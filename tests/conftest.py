@@ -1,5 +1,6 @@
 """Real parts at their smallest: a real tritonserver, real MiniLM weights, small models from fixed seeds."""
 
+import importlib
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,10 @@ from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
     s3,
     tokenizers_made_here,
 )
+
+# Hypothesis imports it in the middle of a test. So deep in calls, Python 3.11 cannot always compile what pytest makes of
+# it: "AST constructor recursion depth mismatch".
+importlib.import_module("hypothesis.internal.conjecture.optimiser")
 
 # No test depends on the speed of the machine.
 hypothesis.settings.register_profile(

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
-from tests.support.pages import opened, same, save_qwen3_vl, vectors_of
-from tests.support.pictures import picture, pictures, saved
+from tests.support.pages import same, save_qwen3_vl, vectors_of
+from tests.support.pictures import picture, pictures, saved, upright
 
 FILES = pictures()
 TEXTS = ["What does the invoice say?", " two dogs \n", "", "naïve 😀 größe"]
@@ -65,7 +65,7 @@ class Library:
         return self(self.tokenizer(text.strip() + "[PAD]" * 10)["input_ids"], {})
 
     def image(self, file):
-        images = self.images(opened([file]), return_tensors="pt")
+        images = self.images([upright(file)], return_tensors="pt")
         seen = "<|image_pad|>" * (int(images["image_grid_thw"].prod()) // 4)
         return self(self.tokenizer(PROMPT.format(seen))["input_ids"], images)
 

@@ -1,13 +1,11 @@
 """Comparison of Donut with transformers: the same answers from the same weights and files."""
 
-import io
 import json
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from PIL import Image, ImageOps
 
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
@@ -15,8 +13,8 @@ from sie_triton.models.families.donut import findings
 from sie_triton.models.families.donut.adapter import parsed
 from sie_triton.models.families.shared.readers.processor import GENERATED
 from tests.support.deadlines import given_up, tokens_in
-from tests.support.pictures import picture, pictures, saved
-from tests.support.readers import DONUT_TASKS, Reader, save_donut
+from tests.support.pictures import picture, pictures, saved, upright
+from tests.support.readers import DONUT_TASKS, Reader, data, save_donut
 
 FILES = pictures()
 CORD, DOCVQA = {"task": "<s_cord-v2>"}, {"task": "<s_docvqa>"}
@@ -43,7 +41,7 @@ class Library:
         self.processor = transformers.DonutProcessor(self.images, self.tokenizer)
 
     def tokens(self, file, prompt, max_new_tokens=40, num_beams=1):
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
+        image = upright(file)
         return self.model.generate(
             self.images(image, return_tensors="pt").pixel_values,
             decoder_input_ids=self.tokenizer(prompt, add_special_tokens=False, return_tensors="pt").input_ids,
@@ -66,10 +64,6 @@ class Library:
 @pytest.fixture(scope="module")
 def library(directory):
     return Library(directory)
-
-
-def data(found):
-    return [each["data"] for each in found]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -1,18 +1,16 @@
 """Comparison of Florence-2 with transformers: the same answers from the same weights and files."""
 
-import io
 import random
 
 import pytest
 import transformers
-from PIL import Image, ImageOps
 
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.florence2.answers import Answers
 from sie_triton.models.families.florence2.tasks import TASKS
-from tests.support.pictures import of_all_kinds, pictures
-from tests.support.readers import POST_PROCESSING, Reader, save_florence2, save_original
+from tests.support.pictures import of_all_kinds, pictures, upright
+from tests.support.readers import POST_PROCESSING, Reader, data, save_florence2, save_original
 
 FILES = pictures()
 OCR, OD = {"task": "<OCR_WITH_REGION>"}, {"task": "<OD>"}
@@ -41,7 +39,7 @@ class Library:
         self.processor = transformers.Florence2Processor(images, self.tokenizer, post_processor_config=POST_PROCESSING)
 
     def inputs(self, file, prompt):
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
+        image = upright(file)
         return image.size, self.processor(text=prompt, images=image, return_tensors="pt")
 
     def tokens(self, file, prompt, max_new_tokens=24, num_beams=1):
@@ -59,10 +57,6 @@ class Library:
 @pytest.fixture(scope="module")
 def library(directory):
     return Library(directory)
-
-
-def data(found):
-    return [each["data"] for each in found]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

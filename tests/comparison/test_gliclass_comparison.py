@@ -11,7 +11,7 @@ from sie_triton.contract import Label, Part
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from tests.support.classifiers import TEXTS
+from tests.support.classifiers import TEXTS, pairs
 from tests.support.extraction import Extractor
 from tests.support.gliclasses import save_gliclass
 
@@ -36,10 +36,6 @@ MODELS = {
     "rms": ("bert", {"pooling_strategy": "rms", "normalize_features": True}),
     "abs": ("bert", {"pooling_strategy": "abs_avg"}),
 }
-
-
-def pairs(found):
-    return [(each["label"], each["score"]) for each in found["classifications"]]
 
 
 def assert_same(found, theirs):

@@ -16,8 +16,8 @@ from sie_triton.engines.torch.engine import directed
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
-from tests.support.pages import opened, same, save_nemo_colembed, vectors_of
-from tests.support.pictures import pictures
+from tests.support.pages import same, save_nemo_colembed, vectors_of
+from tests.support.pictures import pictures, upright
 
 FILES = pictures()
 QUERIES = ["What does the invoice say?", "two dogs", "", "naïve 😀 größe"]
@@ -81,7 +81,7 @@ class Library:
         content, images, seen = [{"type": "text", "text": f"passage: {item.get('text', '')}"}], {}, ""
         if "image" in item:
             content.insert(0, {"type": "image"})
-            images = self.images(opened([item["image"]]), return_tensors="pt")
+            images = self.images([upright(item["image"])], return_tensors="pt")
             seen = "<|image_pad|>" * (int(images["image_grid_thw"].prod()) // 4)
         return self(self.ids(content, seen, LONGEST_DOCUMENT), images)
 

@@ -10,7 +10,7 @@ from sie_triton.checkpoints.classifier import ClassifierFiles
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.nli_classification import judgement
-from tests.support.classifiers import TEXTS, save_classifier
+from tests.support.classifiers import TEXTS, pairs, save_classifier
 from tests.support.extraction import Extractor
 
 LABELS = ["phones", "plants", "größe", "日", "a much longer label, of several words", "numbers"]
@@ -33,10 +33,6 @@ def directory(tmp_path_factory, minilm_directory):
 @pytest.fixture(scope="module")
 def ours(directory):
     return Extractor("nli_classification", directory)
-
-
-def pairs(found):
-    return [(each["label"], each["score"]) for each in found["classifications"]]
 
 
 def assert_same(found, theirs):

@@ -19,7 +19,7 @@ from tests.support import ocr
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.ocr import Library, asked
 from tests.support.pictures import picture, pictures, saved
-from tests.support.readers import Reader
+from tests.support.readers import Reader, data
 
 pytestmark = pytest.mark.usefixtures("conversations_written_here")
 
@@ -68,10 +68,6 @@ def ours(case, directory):
 @pytest.fixture(scope="module")
 def library(case, directory):
     return Library(directory, case.model, ocr.PROCESSORS[case.name])
-
-
-def data(found):
-    return [each["data"] for each in found]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

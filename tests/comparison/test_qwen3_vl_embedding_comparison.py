@@ -8,8 +8,8 @@ import transformers
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
-from tests.support.pages import opened, save_qwen3_vl
-from tests.support.pictures import pictures
+from tests.support.pages import save_qwen3_vl
+from tests.support.pictures import pictures, upright
 
 USUAL = "Represent the user's input."
 FILES = pictures()
@@ -63,7 +63,7 @@ class Library:
 
     def image(self, file):
         size = {"shortest_edge": 4 * 32 * 32, "longest_edge": 1800 * 32 * 32}
-        return self.images(opened([file]), size=size, return_tensors="pt")
+        return self.images([upright(file)], size=size, return_tensors="pt")
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from sie_triton.contract import Batch
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.shared.pages.chat_reader import PICTURE
 from tests.support.items import Served
-from tests.support.pages import opened, save_qwen3_vl
-from tests.support.pictures import pictures
+from tests.support.pages import save_qwen3_vl
+from tests.support.pictures import pictures, upright
 
 USUAL = "Given a search query, retrieve relevant candidates that answer the query."
 JUDGE = (
@@ -47,7 +47,7 @@ class Library:
     def __call__(self, query, item, told=USUAL):
         size = {"shortest_edge": 4 * 32 * 32, "longest_edge": 1800 * 32 * 32}
         files = [each["image"] for each in (query, item) if "image" in each]
-        images = self.images(opened(files), size=size, return_tensors="pt") if files else {}
+        images = self.images([*map(upright, files)], size=size, return_tensors="pt") if files else {}
         counts = iter(images["image_grid_thw"].prod(1).tolist() if files else [])
         shown = [
             (PICTURE.replace("<|image_pad|>", "<|image_pad|>" * (next(counts) // 4)) if "image" in each else "")

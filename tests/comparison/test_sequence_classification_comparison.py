@@ -9,7 +9,7 @@ from benchmarks.texts import texts
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from tests.support.classifiers import DECODERS, TEXTS, save_classifier
+from tests.support.classifiers import DECODERS, TEXTS, pairs, save_classifier
 from tests.support.extraction import Extractor
 
 LABELS = ("joy", "größe", "anger", "日", "calm")
@@ -21,10 +21,6 @@ MODELS = [
     ("modernbert", {"problem_type": SINGLE, "classifier_pooling": "mean"}, 0.1),
     ("deberta", {}, 10),
 ]
-
-
-def pairs(found):
-    return [(each["label"], each["score"]) for each in found["classifications"]]
 
 
 def assert_same(found, theirs):

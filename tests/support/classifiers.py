@@ -59,6 +59,11 @@ TEXTS = [
 ]
 
 
+def pairs(found: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return the label and the score of each class."""
+    return [(each["label"], each["score"]) for each in found["classifications"]]
+
+
 def save_classifier(
     root: Path,
     tokenizer: Path,

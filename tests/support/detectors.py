@@ -1,6 +1,5 @@
 """Small models that find objects in images, with fixed-seed weights, as transformers saves them."""
 
-import io
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -12,12 +11,11 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from PIL import Image, ImageOps
 
 from sie_triton.errors import InputError
 from tests.support.items import Served
 from tests.support.models import SIZES, save_tokenizer
-from tests.support.pictures import of_all_kinds, picture, saved
+from tests.support.pictures import of_all_kinds, picture, saved, upright
 from tests.support.towers import TEXT, VISION
 
 MAX_TEXT, CLOSING = 16, 30521
@@ -79,10 +77,6 @@ class Finder(Served):
         ]
         answers = self.together("extract", sent)
         return [[json.loads(each)["objects"] for each in answer["extraction"]] for answer in answers]
-
-
-def upright(file: bytes) -> Image.Image:
-    return ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
 
 
 class Owl:

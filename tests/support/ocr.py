@@ -1,13 +1,12 @@
 """Small models that read pages and transcribe them, with fixed-seed weights, as transformers saves them."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from PIL import Image, ImageOps
 
+from tests.support.pictures import upright
 from tests.support.readers import VOCABULARY, save_reader_tokenizer
 
 CHATML = (
@@ -194,7 +193,7 @@ class Library:
 
     def inputs(self, file: bytes, messages: list[dict[str, Any]]) -> Any:
         text = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return self.processor(text=text, images=[opened(file)], truncation=False, return_tensors="pt")
+        return self.processor(text=text, images=[upright(file)], truncation=False, return_tensors="pt")
 
     def tokens(self, file: bytes, messages: list[dict[str, Any]], **options: Any) -> list[int]:
         """Return the generated token ids, without the prompt."""
@@ -227,10 +226,6 @@ def glm_processor(directory: Path) -> Any:
 
 def paddle_processor(directory: Path) -> Any:
     return transformers.PaddleOCRVLProcessor.from_pretrained(directory, backend="pil")
-
-
-def opened(file: bytes) -> Image.Image:
-    return ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
 
 
 def asked(*said: str, system: str = "") -> list[dict[str, Any]]:

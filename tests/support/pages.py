@@ -1,6 +1,5 @@
 """Small models that read pages, with fixed-seed weights, as transformers saves them."""
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tests.support.models import SIZES
+from tests.support.pictures import upright
 from tests.support.tokenizers import KINDS
 
 LANGUAGE = {**SIZES, "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 256}
@@ -164,10 +163,6 @@ def _saved(directory: Path, model: transformers.PreTrainedModel, processor: Any)
     return directory
 
 
-def opened(files: Sequence[bytes]) -> list[Image.Image]:
-    return [ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB") for file in files]
-
-
 class PageLibrary:
     """Reference of transformers: unit vectors of texts and of images, each item by itself."""
 
@@ -187,7 +182,7 @@ class PageLibrary:
 
     def image(self, file: bytes, *, has_grid: bool = True) -> torch.Tensor:
         """Without `has_grid` a model of Qwen's counts an image's tokens one after another."""
-        inputs = self.processor(images=opened([file]), return_tensors="pt")
+        inputs = self.processor(images=[upright(file)], return_tensors="pt")
         inputs.pop("labels", None)
         if self.is_qwen and has_grid:
             ids = inputs["input_ids"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 ORIENTATION = 0x0112
 
@@ -18,6 +18,11 @@ def picture(width: int = 97, height: int = 61, seed: int = 0) -> Image.Image:
     waves = [np.sin(a * x * 6 + b * y * 6 + seed) * 100 + 128 for a, b in turns]
     noise = rng.normal(0, 12, (height, width, 3))
     return Image.fromarray(np.clip(np.stack(waves, -1) + noise, 0, 255).astype(np.uint8))
+
+
+def upright(file: bytes) -> Image.Image:
+    """Return the picture in a file as it is shown: turned by its EXIF orientation, in RGB."""
+    return ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

@@ -228,6 +228,11 @@ def save_reader_tokenizer(directory: Path, tokenizer: Path, added: list[str], **
     return fast
 
 
+def data(found: list[dict[str, Any]]) -> list[Any]:
+    """Return what was read of each image."""
+    return [each["data"] for each in found]
+
+
 class Reader(Served):
     """A reading family without a server: images to results."""
 

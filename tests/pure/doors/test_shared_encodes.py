@@ -18,7 +18,7 @@ from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 from tests.support.joiners import all_ran
 
 NUM_BYTES = 100
-LIMITS = DoorLimits()
+LIMITS = DoorLimits(shared_wait_s=3600.0)  # no test is so slow
 MAX_CALLS, MAX_TEXTS, MAX_TEXT = LIMITS.num_shared_calls, LIMITS.num_shared_texts, LIMITS.shared_text_length
 
 

@@ -18,7 +18,7 @@ from sie_triton.models.families.lighton_ocr import LightOnFiles
 from sie_triton.models.families.shared.ocr.tasks import Tasks
 from tests.support import ocr
 from tests.support.ocr import Library, asked
-from tests.support.pictures import picture, pictures
+from tests.support.pictures import picture, pictures, upright
 from tests.support.pictures import saved as saved_picture
 from tests.support.readers import Reader
 from tests.support.stages import spec
@@ -84,7 +84,7 @@ def test_a_bos_token_in_the_chat_template_is_not_repeated(changed):
     path.write_text("{{ bos_token }}" + path.read_text())
     (features,) = (Reader("paddleocr_vl", directory).batch([(FILES[:1], {})]).features,)
     talk = asked("OCR:")
-    talk[0]["content"][0]["image"] = ocr.opened(FILES[0])
+    talk[0]["content"][0]["image"] = upright(FILES[0])
     said = ocr.paddle_processor(directory).apply_chat_template(talk, add_generation_prompt=True, tokenize=True)
     assert features["input_ids"].values.tolist() == said[0]
 
