@@ -43,8 +43,8 @@ from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
     tokenizers_made_here,
 )
 
-# Hypothesis imports it in the middle of a test. So deep in calls, Python 3.11 cannot always compile what pytest makes of
-# it: "AST constructor recursion depth mismatch".
+# Hypothesis imports it within a test. So deep in calls, Python 3.11 cannot always compile what pytest makes of it: "AST
+# constructor recursion depth mismatch".
 importlib.import_module("hypothesis.internal.conjecture.optimiser")
 
 # No test depends on the speed of the machine.

@@ -261,7 +261,7 @@ class SmolLibrary:
 
     def image(self, file: bytes) -> torch.Tensor:
         prompt = "<|im_start|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
-        return self(self.processor(text=[prompt], images=[opened([file])], return_tensors="pt"))
+        return self(self.processor(text=[prompt], images=[upright(file)], return_tensors="pt"))
 
     @torch.inference_mode()
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
