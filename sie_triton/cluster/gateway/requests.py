@@ -207,7 +207,6 @@ class Requests:
                 return
             if not request.answer.done():
                 request.answer.set_result((answer, whole))
-                await asyncio.sleep(0)  # the client has its answer first
         if delivered := subjects.delivered(answer.receipt):
             stream, sequence = delivered
             # An acknowledgement could also fetch the next message: gateways may not.
