@@ -124,11 +124,11 @@ class Replies:
         await self.publish(delivery.receipt, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
 
     async def give_all_back(self, receipts: Sequence[str]) -> None:
-        """Return what the sidecar before this one has left. If that had an answer, nothing happens."""
+        """Return what a sidecar leaves, this one or that before it. If it had an answer, nothing happens."""
         for receipt in receipts:
             await self.publish(receipt, b"-NAK")
         if receipts:
-            log.info("gave %d requests back that a sidecar had left here", len(receipts))
+            log.info("gave %d requests back that a sidecar leaves", len(receipts))
 
     async def publish(self, subject: str, data: bytes = b"") -> None:
         """Publish. If that fails, the queue gives the work to a worker again."""

@@ -317,10 +317,12 @@ class Runner:
                 while self._tasks:
                     await asyncio.wait(self._tasks)
 
-    def close(self) -> None:
-        """Stop all work; the queue gives it to another worker."""
+    async def close(self) -> None:
+        """Stop all work, and return it to the queue."""
+        left = [each.receipt for each in self._open.values()]
         for task in self._tasks:
             task.cancel()
+        await self.replies.give_all_back(left)
 
     def _longest_call_s(self) -> float:
         return self._call_s if self._tenants.are_several else float("inf")

@@ -137,7 +137,7 @@ class Sidecar:
     async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
         self._tasks.cancel()
-        self._runner.close()
+        await self._runner.close()
         with suppress(NatsError, TimeoutError):
             await self._nats.flush(1)
         await self._nats.close()

@@ -43,8 +43,20 @@ async def test_work_of_a_worker_that_ends_goes_to_another_one(cluster):
     await served(queue)
     answer = await asked_and_hanging(queue, triton)
     _, other = await cluster.worker("w1")
-    first._runner.close()  # as if killed: no answer and no word
-    await first._nats._close("closed", False)
+    await first._nats._close("closed", False)  # as if killed: no answer and no word
+    assert await answer == "a"
+    assert other.seen == ["a"]
+
+
+@in_cluster(ack_wait_s=1000, drain_s=0.1)
+async def test_work_that_a_sidecar_cannot_finish_before_its_end_is_given_back(cluster):
+    queue = await cluster.gateway()
+    first, triton = await cluster.worker("w0")
+    await served(queue)
+    answer = await asked_and_hanging(queue, triton)
+    _, other = await cluster.worker("w1")
+    await first.drain()
+    await first.__aexit__()
     assert await answer == "a"
     assert other.seen == ["a"]
 
