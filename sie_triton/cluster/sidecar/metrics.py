@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 REGISTRY = CollectorRegistry()
 
 WORK = Counter("sie_sidecar_work", "Requests from the queue, by what became of them.", ["outcome"], registry=REGISTRY)
-for outcome in ("answered", "failed", "returned", "dropped", "withdrawn", "dead"):
+for outcome in ("answered", "failed", "returned", "dropped", "withdrawn", "repeated", "dead"):
     WORK.labels(outcome)  # a rate needs the 0 before the first request
 WAIT = Histogram(
     "sie_sidecar_triton_wait_seconds",

@@ -1,10 +1,13 @@
 """Runs fetched work: a call of Triton, its answer to the gateway, and what happens if neither is possible.
 
-message → (too late, withdrawn, its gateway gone) → Dropped: acknowledged
+message → (still in progress here) → goes on
+        → (too late, withdrawn, its gateway gone) → Dropped: acknowledged
         → (no memory for it) → Returned: back to the queue, after a pause
         → Triton → answer
                  → busy, away, being replaced → Returned
                  → ended while it ran the request: sent anew; the second time to stream SIE_DEAD, and an error
+
+What a killed sidecar leaves comes again: at once if its successor finds the receipts, else after `ack_wait_s`.
 """
 
 import asyncio
@@ -119,7 +122,7 @@ class Runner:
         """Run a delivery, reply to it, and return what became of it, in a word."""
         try:
             if self._continues(delivery):
-                return "dropped"
+                return "repeated"
             self._admit(delivery)
             with self._in_progress(delivery) as token:
                 body = await self._body(delivery)

@@ -6,6 +6,7 @@ import time
 from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Work
+from sie_triton.cluster.sidecar.metrics import WORK
 from sie_triton.cluster.sidecar.triton import Response
 from tests.process.cluster.conftest import (
     DIED,
@@ -143,13 +144,14 @@ async def test_a_request_that_is_sent_twice_is_run_once_at_a_time(cluster):
 async def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(cluster):
     """For example because the reports of its progress were lost; it stays in the queue until it is answered."""
     queue, sidecar, triton = await cluster.pair()
-    gate = triton.hold()
+    gate, repeated = triton.hold(), WORK.labels("repeated")._value.get()
     answer = asyncio.create_task(asked(queue, "a"))
     await until(lambda: bool(sidecar._runner._open))
     (current,) = sidecar._runner._open.values()
     first = current.receipt
     await until(lambda: current.receipt != first)
     assert await left_in_stream(queue) == 1
+    await until(lambda: WORK.labels("repeated")._value.get() > repeated)
     gate.set()
     assert await answer == "a"
     await until_empty(queue)
