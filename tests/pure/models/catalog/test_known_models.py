@@ -25,9 +25,11 @@ def test_a_file_is_found_by_the_name_of_its_model(known):
     assert not {model.sie_id for model in starter_set()} & {model["sie_id"] for model in known.values()}
 
 
-def test_hub_ids_equal_model_names(known):
-    named = {model["sie_id"]: model.get("hf_id") for model in known.values() if not model.get("package_backed")}
-    assert named == {name: name for name in named}
+def test_the_weights_or_the_default_adapter_have_the_name_of_the_model(known):
+    for model in known.values():
+        options = model["profiles"]["default"].get("adapter_options", {}).get("runtime", {})
+        if not model.get("package_backed"):
+            assert model["sie_id"] == options.get("lora_id", model.get("hf_id"))
 
 
 def test_every_model_has_a_family_of_ours(known):
