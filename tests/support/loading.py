@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +20,16 @@ from sie_triton.pipeline.worker.tokenizer import write_tokenizer
 
 
 @cache
-def _cache() -> Path:
-    return Path(mkdtemp(prefix="sie-tokenizers-"))
+def _cache() -> "TemporaryDirectory[str]":
+    """Return the directory of this process, which ends with it."""
+    return TemporaryDirectory(prefix="sie-tokenizers-")
 
 
 def with_tokenizers(spec: ModelSpec, directory: Path) -> Path:
     """The directory as stages pass it on, with the tokenizers of the library; they are made in this process."""
     if families.family(spec.family).keeps_tokenizer(directory):
         return directory
-    return overlay(directory, _cache(), write_tokenizer, append_eos=bool(spec.options.get("append_eos")))
+    return overlay(directory, Path(_cache().name), write_tokenizer, append_eos=bool(spec.options.get("append_eos")))
 
 
 def load_adapter(spec: ModelSpec, directory: Path, measurements: Measurements | None = None) -> Adapter:
