@@ -26,12 +26,11 @@ from sie_triton.controller.memory import DeviceMemory, total
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState
-from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ModelLoading, ServerError
 from sie_triton.http.access import Guard, WebPageGuard
 from sie_triton.http.body import small_body
-from sie_triton.records.serving_file import UNKNOWN, WRONG
+from sie_triton.records.change import UNKNOWN, WRONG, ChangeOutcome, ChangeRefused
 from sie_triton.records.status import ENGINES, RESIDENT
 from sie_triton.settings import Settings
 from sie_triton.system.processes.pulse import beat

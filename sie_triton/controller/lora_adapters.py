@@ -13,7 +13,6 @@ from typing import Any
 
 from sie_triton.contract.names import sie_name
 from sie_triton.controller.changes import NO_CHANGES, Changes
-from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.models.known_loras import (
     CONFIG_FILE,
     HUB,
@@ -26,8 +25,9 @@ from sie_triton.models.known_loras import (
     remove,
     source_of,
 )
+from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG, ChangeRefused
 from sie_triton.records.lora_states import Lora, read_all_loras, read_loras, resident
-from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served
+from sie_triton.records.serving_file import Served
 
 ABSOLUTE = "must begin with /: the server runs in another directory than the client"
 
@@ -35,8 +35,8 @@ ABSOLUTE = "must begin with /: the server runs in another directory than the cli
 class ServedLoras:
     """The LoRA adapters of all models; `model` is Triton's name of a model.
 
-    Any thread may call; changes are made one at a time. Raise Refused if a change is not possible, and OSError if the
-    file cannot be written.
+    Any thread may call; changes are made one at a time. Raise ChangeRefused if a change is not possible, and OSError
+    if the file cannot be written.
     """
 
     def __init__(self, added: Path, status: Path, changes: Changes) -> None:
@@ -98,7 +98,7 @@ class ServedLoras:
 
 
 def checked_source(text: str, max_characters: int = 4096) -> str:
-    """Return the location of an adapter as in ModelSpec.loras; raise Refused if it is invalid or not there."""
+    """Return the location of an adapter as in ModelSpec.loras; raise ChangeRefused if it is invalid or not there."""
     try:
         source = source_of(os.path.expanduser(text))
     except ValueError as exc:

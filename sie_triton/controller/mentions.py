@@ -10,10 +10,10 @@ from sie_triton.contract.did_you_mean import closest
 from sie_triton.contract.names import matches, triton_name
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_states import ModelState
-from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading
+from sie_triton.records.change import UNKNOWN, ChangeRefused
 from sie_triton.records.known_file import KnownFile
-from sie_triton.records.serving_file import UNKNOWN, Serving
+from sie_triton.records.serving_file import Serving
 from sie_triton.settings import words
 
 SEE_KNOWN = "sie-triton models ls --known lists known models"

@@ -8,42 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sie_triton.errors import ServerError
+from sie_triton.records.change import ChangeOutcome, ChangeRefused
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 
 # The child gives way to the processes that answer requests.
 PROGRAM = "import os; os.nice(10); from sie_triton.pipeline.render.refresh import main; main()"
-
-
-class ChangeRefused(ServerError):
-    """Raised for a change that cannot be made; `why` is one of serving's WRONG, CONFLICT and UNKNOWN."""
-
-    def __init__(self, why: str, reason: str) -> None:
-        super().__init__(reason)
-        self.why = why
-
-
-@dataclass(frozen=True)
-class ChangeOutcome:
-    """Result of an update; see pipeline/render/refresh.py."""
-
-    added: list[str]
-    changed: list[str]
-    removed: list[str]
-    problems: dict[str, str]
-    warnings: list[str]
-    model: str
-    refused: str
-    reason: str
-    unknown: dict[str, str] = field(default_factory=dict)
-
-    def done_to(self, model: str) -> str:
-        found = [name for name in ("added", "changed", "removed") if model in getattr(self, name)]
-        return found[0] if found else "unchanged"
 
 
 def refresh(

@@ -20,9 +20,6 @@ FILE = "serving.json"
 
 SUFFIXES = (".yaml", ".yml")
 
-# Reasons for refusing a change: the model file is invalid, its name is taken, the model does not exist.
-WRONG, CONFLICT, UNKNOWN = "wrong", "conflict", "unknown"
-
 
 @dataclass(frozen=True)
 class Served:

@@ -9,8 +9,8 @@ from sie_triton.controller import changes as module
 from sie_triton.controller import repository_state as wanted_module
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.model_states import Processes
-from sie_triton.controller.refresh import ChangeOutcome
 from sie_triton.controller.swaps import Swaps
+from sie_triton.records.change import ChangeOutcome
 from sie_triton.records.serving_file import Serving
 
 STAGES = ("preprocess", "inference", "postprocess")
@@ -73,7 +73,7 @@ class World:
         self.triton = Triton(self.repository)
         self.open: dict[str, int] = {}
         self.now = 1000.0
-        self.outcome = ChangeOutcome([], [], [], {}, [], "", "", "")
+        self.outcome = ChangeOutcome()
         self.data_dir = data_dir
         for each in (module, wanted_module):
             monkeypatch.setattr(each, "monotonic", lambda: self.now)

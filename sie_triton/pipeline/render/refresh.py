@@ -1,6 +1,6 @@
 """Bring a server's repository up to date with its model files: `python -m sie_triton.pipeline.render.refresh DATA_DIR`.
 
-    model files + serving.json → repository + serving.json → one line of JSON, an Outcome, for the controller
+    model files + serving.json → repository + serving.json → one line of JSON, a ChangeOutcome, for the controller
 
 `--add` reads a model file from standard input, `--remove NAME` removes a model, `--mention NAME` serves a known model,
 and `--forget NAME` ends that. A changed model is rendered as a new revision beside the one that is served; the
@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,50 +33,14 @@ from sie_triton.pipeline.render.known import find_mentioned, list_known
 from sie_triton.pipeline.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.pipeline.render.unloadable import causes, warnings_of
 from sie_triton.pipeline.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
+from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG, ChangeOutcome, ChangeRefused
 from sie_triton.records.known_file import FORWARDED, KnownFile, write_known
 from sie_triton.records.repository_lock import locked
-from sie_triton.records.serving_file import (
-    CONFLICT,
-    UNKNOWN,
-    WRONG,
-    Served,
-    Serving,
-    file_of,
-    model_files,
-    read_serving,
-)
+from sie_triton.records.serving_file import Served, Serving, file_of, model_files, read_serving
 from sie_triton.settings import Settings, read_settings, words
 from sie_triton.settings.sources import SECRETS
 from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.private import private_directory
-
-
-@dataclass
-class Outcome:
-    """The result of a refresh. Models are given by their Triton names.
-
-    For `--add` and `--remove`, `model` is the model that was added or removed. If the change was refused instead,
-    `refused` is the kind of the error and `reason` its message. `unknown` maps each name of `--mention` that cannot be
-    served to the reason.
-    """
-
-    added: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    unknown: dict[str, str] = field(default_factory=dict)
-    model: str = ""
-    refused: str = ""
-    reason: str = ""
-
-
-class Refused(Exception):
-    """A requested change cannot be made; `why` is WRONG, CONFLICT or UNKNOWN."""
-
-    def __init__(self, why: str, reason: str) -> None:
-        super().__init__(reason)
-        self.why = why
 
 
 class Refresh:
@@ -88,7 +52,7 @@ class Refresh:
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
         self.serving = serving
-        self.outcome = Outcome()
+        self.outcome = ChangeOutcome()
         self.models: list[ModelConfig] = []
         self.unloadable: set[str] = set()
         self.settings = settings
@@ -137,13 +101,15 @@ class Refresh:
         self._remove()
 
     def add(self, text: bytes) -> None:
-        """Store a model file among the added ones; raise Refused if it cannot be served."""
+        """Store a model file among the added ones; raise ChangeRefused if it cannot be served."""
         config = self._read(text)
         name = triton_name(config.sie_id)
         target = self.serving.added_dir / f"{name}.yaml"
         for other, served in self.serving.models.items():
             if triton_name(other) == name and served.source != str(target) and other not in self.serving.mentioned:
-                raise Refused(CONFLICT, f"sie_id: {config.sie_id} is served from {served.source}; change it there")
+                raise ChangeRefused(
+                    CONFLICT, f"sie_id: {config.sie_id} is served from {served.source}; change it there"
+                )
         private_directory(target.parent)
         write_atomically(target, text)
         self._forget([config.sie_id])
@@ -151,17 +117,17 @@ class Refresh:
         self.outcome.model = name
 
     def remove(self, name: str) -> None:
-        """Stop serving a model; raise Refused if it is not served, or if its file belongs to the user."""
+        """Stop serving a model; raise ChangeRefused if it is not served, or if its file belongs to the user."""
         found = next((model for model in self.serving.models if triton_name(model) == name), None)
         if found is None:
-            raise Refused(UNKNOWN, f"{name.replace('__', '/', 1)} is not served")
+            raise ChangeRefused(UNKNOWN, f"{name.replace('__', '/', 1)} is not served")
         self._forget([found])
         given = self.serving.models[found].source
         source = Path(file_of(given))
         if given == str(source) and self.serving.was_added(given):
             source.unlink(missing_ok=True)
         elif not self.serving.names and source.parent == self.serving.models_dir:
-            raise Refused(CONFLICT, f"{found} is served from {source}; remove that file")
+            raise ChangeRefused(CONFLICT, f"{found} is served from {source}; remove that file")
         else:
             self.serving = self.serving.updated(removed=(*self.serving.removed, found))
         self.outcome.model = name
@@ -203,7 +169,7 @@ class Refresh:
             self._check_key(config, specs[0])
             _check_weights(config, specs[0])
         except CatalogError as exc:
-            raise Refused(WRONG, str(exc).replace(f"{SENT}: ", "")) from exc
+            raise ChangeRefused(WRONG, str(exc).replace(f"{SENT}: ", "")) from exc
         return config
 
     def _render(self, chosen: Selection, revision: int) -> None:
@@ -300,7 +266,7 @@ def refresh(
     remove: str = "",
     mention: Sequence[str] = (),
     forget: Sequence[str] = (),
-) -> Outcome:
+) -> ChangeOutcome:
     """Scan the model files again and render what has changed, after the change if one is given."""
     with locked(data_dir):
         serving = read_serving(data_dir)
@@ -314,8 +280,8 @@ def refresh(
                 look.add(add)
             if remove:
                 look.remove(remove)
-        except Refused as exc:
-            return Outcome(refused=exc.why, reason=str(exc))
+        except ChangeRefused as exc:
+            return ChangeOutcome(refused=exc.why, reason=str(exc))
         if mention or forget:
             look.mention(mention, forget)
         else:

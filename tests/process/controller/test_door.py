@@ -14,12 +14,12 @@ from sie_triton.cli import cli
 from sie_triton.controller import api
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.model_control import OutOfService
-from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG, ChangeOutcome, ChangeRefused
 from sie_triton.records.known_file import FORWARDED, write_known
-from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
+from sie_triton.records.serving_file import Served, Serving
 from sie_triton.records.status import RESIDENT
 from sie_triton.settings import Settings, read_settings
 from tests.support.controller import admin, stage, status_of, wait_for
@@ -211,10 +211,10 @@ def test_status_names_the_kernels_and_what_would_be_faster(door, controller, cap
 
 @pytest.fixture
 def asked(controller, monkeypatch):
-    """Recorded calls of the changes, and `answer`, which is an Outcome to return or an exception to raise."""
+    """Recorded calls of the changes, and `answer`, which is a ChangeOutcome to return or an exception to raise."""
 
     class Asked(list):
-        answer: object = ChangeOutcome(["org__a"], [], [], {}, [], "org__a", "", "")
+        answer: object = ChangeOutcome(added=["org__a"], model="org__a")
 
     made = Asked()
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from sie_triton.controller.changes import Changes
-from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.errors import ServerError
+from sie_triton.records.change import ChangeOutcome, ChangeRefused
 from tests.support.changing import STAGES, World
 from tests.support.controller import wait_for
 
@@ -258,7 +258,7 @@ def test_without_a_tritonserver_it_waits(world):
     world.outcome = ServerError("must not be asked")
     for _ in range(5):
         world.tick(1)
-    world.outcome = ChangeOutcome([], [], [], {}, [], "", "", "")
+    world.outcome = ChangeOutcome()
     world.triton.alive = True
     world.tick(2)
     assert world.triton.steps_behind("m") == "m"
@@ -267,7 +267,7 @@ def test_without_a_tritonserver_it_waits(world):
 def test_faulty_model_files_are_checked_again_periodically(world):
     """The weights of a model may arrive later."""
     world.serve("m", "m")
-    world.outcome = ChangeOutcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
+    world.outcome = ChangeOutcome(problems={"/m.yaml": "/m.yaml: weights: not there"})
     world.change().result(120)
     before = world.num_looks
     for _ in range(150):
@@ -281,7 +281,7 @@ def test_a_look_that_fails_is_repeated(world):
     for _ in range(10):
         world.tick(1)
     assert world.num_looks == 4  # after 0, 1, 3 and 7 s
-    world.outcome = ChangeOutcome([], [], [], {}, [], "", "", "")
+    world.outcome = ChangeOutcome()
     world.tick(10)
     assert world.triton.steps_behind("m") == "m"
 

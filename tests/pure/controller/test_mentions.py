@@ -5,8 +5,8 @@ import pytest
 from sie_triton.controller import mentions as module
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.mentions import SEE_KNOWN, Mentions
-from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.records.change import ChangeRefused
 from sie_triton.records.known_file import KnownFile, write_known
 from sie_triton.records.serving_file import Served, Serving
 from tests.support.changing import World

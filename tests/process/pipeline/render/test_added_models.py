@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.models.known_loras import add, added_path, read
-from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG
+from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG
 from tests.support.refreshing import RefreshedServer, model_file
 
 
