@@ -41,8 +41,8 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
         if as_json:
             echo(json.dumps({"name": name, "value": value, "source": source, "effect": effect}))
             continue
-        console.print(Text.assemble((name, "bold"), f": {value}  ({source})"), soft_wrap=True)
-        console.print(f"    {effect}", style="dim", soft_wrap=True)
+        console.print_line(Text.assemble((name, "bold"), f": {value}  ({source})"))
+        console.print_line(f"    {effect}", style="dim")
 
 
 def effective(flags: dict[str, Any]) -> list[Setting]:

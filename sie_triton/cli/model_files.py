@@ -66,7 +66,7 @@ def show(model: str, settings: Settings) -> None:
     for config in found.models:
         console.print(_table(config, config.resolve(settings.portable_runtime)))
         for line in (*config.warnings(), *config.notes()):
-            console.print(line, style="yellow" if line.startswith("warning") else "dim", soft_wrap=True)
+            console.print_line(line, style="yellow" if line.startswith("warning") else "dim")
 
 
 def check(paths: Sequence[Path], settings: Settings) -> bool:

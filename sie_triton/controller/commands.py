@@ -51,9 +51,9 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
         console.print(table_of(answer, console.width))
         kernels = [f"kernels: {answer['kernels']}"] if answer.get("kernels") else []
         for line in (*kernels, *(f"faster: {speedup}" for speedup in answer.get("speedups", []))):
-            console.print(line, soft_wrap=True)
+            console.print_line(line)
         for line in faults(answer):
-            console.print(line, style="red", soft_wrap=True)
+            console.print_line(line, style="red")
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return

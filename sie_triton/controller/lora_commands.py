@@ -13,7 +13,7 @@ from sie_triton.controller.commands import ask, path_of
 from sie_triton.controller.status_table import STYLES
 from sie_triton.models.known_loras import PATHS
 from sie_triton.settings import Settings
-from sie_triton.system.printing import Console
+from sie_triton.system.printing import Console, say
 
 
 def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
@@ -23,20 +23,20 @@ def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
     elif answer["loras"]:
         Console().print(table(answer))
     elif answer["takes_loras"]:
-        _print_line(f"{answer['model']}: no adapters; add one with sie-triton lora add {answer['model']} NAME SOURCE")
+        say(f"{answer['model']}: no adapters; add one with sie-triton lora add {answer['model']} NAME SOURCE")
     else:
-        _print_line(f"{answer['model']}: models of its family take no LoRA adapters")
+        say(f"{answer['model']}: models of its family take no LoRA adapters")
 
 
 def add(settings: Settings, model: str, name: str, source: str) -> None:
     body = {"name": name, "source": located(source)}
     done = ask(settings, _path(model), "PUT", json.dumps(body).encode())
-    _print_line(f"{done['model']}: {name}: {done['done']}, from {body['source']}")
+    say(f"{done['model']}: {name}: {done['done']}, from {body['source']}")
 
 
 def remove(settings: Settings, model: str, name: str) -> None:
     done = ask(settings, f"{_path(model)}/{quote(name, safe='')}", "DELETE")
-    _print_line(f"{done['model']}: {name}: {done['done']}")
+    say(f"{done['model']}: {name}: {done['done']}")
 
 
 def located(source: str) -> str:
@@ -62,10 +62,6 @@ def table(answer: Any) -> Table:
             "never" if lora["idle_s"] is None else f"{lora['idle_s']:.0f} s ago",
         )
     return made
-
-
-def _print_line(line: str) -> None:
-    Console().print(line, soft_wrap=True)
 
 
 def _path(model: str) -> str:

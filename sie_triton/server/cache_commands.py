@@ -18,7 +18,7 @@ from sie_triton.models.weights.object_store import StoreError
 from sie_triton.models.weights.uses import Uses
 from sie_triton.server.fetch import fetch
 from sie_triton.settings import Settings
-from sie_triton.system.printing import Console
+from sie_triton.system.printing import Console, say
 
 
 def show(settings: Settings) -> None:
@@ -42,7 +42,7 @@ def show_cluster(settings: Settings) -> None:
 def warm(settings: Settings, models: Sequence[str]) -> None:
     """Fetch the weights of `models`. LoadError says which of them cannot be had."""
     for name, directory, _ in _fetched(settings, models):
-        _say(f"{name}: {directory}")
+        say(f"{name}: {directory}")
 
 
 def push(settings: Settings, models: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def push(settings: Settings, models: Sequence[str]) -> None:
                 raise ServerError(f"{name}: its weights are not from the hub; the cluster cache is for hub models only")
             for entry in held:
                 sent = _push(cluster, entry)
-                _say(f"{entry.repo}@{entry.commit}: {_megabytes(sent)} of {_megabytes(entry.size)} MB sent")
+                say(f"{entry.repo}@{entry.commit}: {_megabytes(sent)} of {_megabytes(entry.size)} MB sent")
 
 
 def remove(settings: Settings, models: Sequence[str]) -> bool:
@@ -101,22 +101,22 @@ def _remove(name: str) -> bool:
     repo, _, commit = name.partition("@")
     found = [entry for entry in entries(hub_cache(), repo) if entry.commit.startswith(commit)]
     if not found:
-        _say(f"{name}: not in {hub_cache()}; sie-triton cache ls lists what is there", "yellow")
+        say(f"{name}: not in {hub_cache()}; sie-triton cache ls lists what is there", "yellow")
     removed = [entry for entry in found if entry.remove()]
     for entry in removed:
-        _say(f"{entry.repo}@{entry.commit}: removed, {_megabytes(entry.size)} MB")
+        say(f"{entry.repo}@{entry.commit}: removed, {_megabytes(entry.size)} MB")
     for entry in found:
         if entry not in removed:
-            _say(f"{entry.repo}@{entry.commit}: in use, not removed; first: sie-triton evict {entry.repo}", "yellow")
+            say(f"{entry.repo}@{entry.commit}: in use, not removed; first: sie-triton evict {entry.repo}", "yellow")
     return bool(found) and found == removed
 
 
 def _remove_from_cluster(cluster: Cluster, name: str) -> bool:
     size = cluster.remove(name)
     if size:
-        _say(f"{name}: removed from {cluster.url}, {_megabytes(size)} MB")
+        say(f"{name}: removed from {cluster.url}, {_megabytes(size)} MB")
     else:
-        _say(f"{name}: not in {cluster.url}; sie-triton cache ls --cluster lists what is there", "yellow")
+        say(f"{name}: not in {cluster.url}; sie-triton cache ls --cluster lists what is there", "yellow")
     return size > 0
 
 
@@ -143,8 +143,4 @@ def _print(table: Table, otherwise: str) -> None:
     if table.row_count:
         Console().print(table)
     else:
-        _say(otherwise)
-
-
-def _say(line: str, style: str = "") -> None:
-    Console().print(line, style=style, soft_wrap=True)
+        say(otherwise)

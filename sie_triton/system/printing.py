@@ -55,7 +55,16 @@ class Console(console.Console):
         """Like Rich's, which reads markup in a string even in a console without markup."""
         return super().status(Text(status) if isinstance(status, str) else status, **options)
 
+    def print_line(self, line: console.RenderableType, style: str = "") -> None:
+        """Print a line; where it is too long for a terminal, the terminal wraps it."""
+        self.print(line, style=style, soft_wrap=True)
+
     def print_data(self, data: Any) -> None:
         """Print data as JSON."""
         text = shown(json.dumps(data, indent=2, ensure_ascii=False))
-        self.print(JSONHighlighter()(text), soft_wrap=True)
+        self.print_line(JSONHighlighter()(text))
+
+
+def say(line: str, style: str = "") -> None:
+    """Print a line to standard output."""
+    Console().print_line(line, style)

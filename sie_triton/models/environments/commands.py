@@ -11,7 +11,7 @@ from rich.text import Text
 from sie_triton.errors import LoadError
 from sie_triton.models.environments import make
 from sie_triton.models.environments.venv import Venv, find, try_out
-from sie_triton.system.printing import Console
+from sie_triton.system.printing import Console, say
 
 
 def add(environments: Path, name: str, packages: Sequence[str], python: str) -> None:
@@ -24,16 +24,16 @@ def add(environments: Path, name: str, packages: Sequence[str], python: str) -> 
         def say(line: str) -> None:
             progress.update(task, description=line)
             if not console.is_terminal:
-                console.print(line, soft_wrap=True)
+                console.print_line(line)
 
         venv = make.add(environments, name, packages, python, say)
-    _say(f"{venv.directory}: Python {venv.python_version}, {_size(venv)}")
-    _say(f"to use it, write into a model file: environment: {name}")
+    say(f"{venv.directory}: Python {venv.python_version}, {_size(venv)}")
+    say(f"to use it, write into a model file: environment: {name}")
 
 
 def remove(environments: Path, name: str) -> None:
     make.remove(environments, name)
-    _say(f"{name}: removed; workers that already run in it continue")
+    say(f"{name}: removed; workers that already run in it continue")
 
 
 def show(environments: Path, users: Mapping[str, Sequence[str]]) -> None:
@@ -50,11 +50,11 @@ def show(environments: Path, users: Mapping[str, Sequence[str]]) -> None:
     if known:
         Console().print(table)
     else:
-        _say(f"no environments in {environments}; create one with: sie-triton env add NAME PACKAGE...")
+        say(f"no environments in {environments}; create one with: sie-triton env add NAME PACKAGE...")
     missing = sorted(users.keys() - set(known))
     problems += [f"environment {name}: does not exist, but is needed by {', '.join(users[name])}" for name in missing]
     for problem in problems:
-        _say(problem, style="yellow")
+        say(problem, style="yellow")
 
 
 def _facts(directory: Path) -> tuple[str, str, str, str]:
@@ -69,7 +69,3 @@ def _size(venv: Venv) -> str:
     """Return the size of the environment's files, in MiB."""
     paths = (os.path.join(top, file) for top, _, files in os.walk(venv.directory) for file in files)
     return f"{sum(os.lstat(path).st_size for path in paths) / 2**20:,.0f} MiB"
-
-
-def _say(line: str, style: str = "") -> None:
-    Console().print(line, style=style, soft_wrap=True)
