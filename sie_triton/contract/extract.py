@@ -11,7 +11,7 @@ from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.model import Computed, Model, Part, Rows
-from sie_triton.contract.parameters import Parameter, encodable
+from sie_triton.contract.parameters import Parameter, encodable, parsed_json
 from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import (
     ENTITIES,
@@ -234,7 +234,7 @@ def read_entities(items: Sequence[str], given: Sequence[str]) -> list[tuple[Know
 
 
 def _known_entities(raw: str, length: int, where: str) -> tuple[Known, ...]:
-    found = _json(raw, where)
+    found = parsed_json(raw, where)
     if not isinstance(found, list):
         raise InputError.at(where, "must be a JSON list of objects with start and end")
     return tuple(_place(each, length, f"{where}: entity {i}") for i, each in enumerate(found))
@@ -254,7 +254,7 @@ def _by_label(
     name: str, given: Options, labels: Sequence[str], types: tuple[type, ...], allowed: str
 ) -> Mapping[str, Any]:
     where = f"parameter {name}"
-    found = _json(str(given.get(name, "{}")), where)
+    found = parsed_json(str(given.get(name, "{}")), where)
     if not isinstance(found, dict):
         raise InputError.at(where, "must be a JSON object with labels as keys")
     for label, value in found.items():
@@ -267,13 +267,6 @@ def _by_label(
         if isinstance(value, str):
             encodable(value, f"{where}: {label[:80]!r}")
     return found
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise InputError.at(where, f"is not valid JSON ({str(exc)[:80]})") from exc
 
 
 def _texts(array: Array | None) -> list[str]:

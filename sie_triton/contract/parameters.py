@@ -1,5 +1,6 @@
 """Request parameters: their types and allowed values."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,14 @@ class Parameter:
     def _in_range(self, value: Any) -> bool:
         above = self.minimum is None or value >= self.minimum
         return above and (self.maximum is None or bool(value <= self.maximum))
+
+
+def parsed_json(text: str, where: str) -> Any:
+    """Return the value of `text`, which is JSON; InputError names the place `where` if it is not."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise InputError.at(where, f"is not valid JSON ({str(exc)[:80]})") from exc
 
 
 def shown(value: Any, max_characters: int = 80) -> str:

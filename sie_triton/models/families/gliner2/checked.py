@@ -1,6 +1,5 @@
 """Checks of parameters that are JSON. Each raises InputError saying where the value is wrong."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +21,6 @@ class TaskLimits:
 
 
 LIMITS = TaskLimits()
-
-
-def parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise InputError.at(where, f"is not valid JSON ({str(exc)[:80]})") from exc
 
 
 def name_of(value: Any, where: str) -> str:

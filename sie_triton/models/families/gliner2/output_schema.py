@@ -20,8 +20,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from sie_triton.contract.parameters import parsed_json
 from sie_triton.errors import InputError
-from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of, parsed
+from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of
 
 PARAMETER = "output_schema"
 WHERE = f"parameter {PARAMETER}"
@@ -78,7 +79,7 @@ class Schema(NamedTuple):
 
 def read_schema(text: str) -> Schema:
     """Read a schema; raise InputError naming the property that is not supported, and what is."""
-    reader = _Reader(parsed(text, WHERE))
+    reader = _Reader(parsed_json(text, WHERE))
     return Schema(*reader.read())
 
 

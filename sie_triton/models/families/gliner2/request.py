@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sie_triton.contract import Label, Parameter, ParameterValue
+from sie_triton.contract.parameters import parsed_json
 from sie_triton.contract.transforms.overlap import POLICIES
 from sie_triton.errors import InputError
 from sie_triton.models.families.gliner2 import output_schema
-from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of, only, parsed, threshold_of
+from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of, only, threshold_of
 from sie_triton.models.families.gliner2.output_schema import Schema, read_schema
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
@@ -85,12 +86,12 @@ def _read(schema: str, relations: str, classes: str) -> ExtractionRequest:
 
 def _relations(text: str, where: str) -> tuple[Label, ...]:
     is_json = text.lstrip()[0] in "[{"
-    given = parsed(text, where) if is_json else [each.strip() for each in text.split(",") if each.strip()]
+    given = parsed_json(text, where) if is_json else [each.strip() for each in text.split(",") if each.strip()]
     return _labels(given, where, 256)
 
 
 def _tasks(text: str, where: str) -> tuple[ClassificationTask, ...]:
-    given = parsed(text, where)
+    given = parsed_json(text, where)
     if not isinstance(given, dict) or not given:
         raise InputError.at(where, "must be a JSON object: task → list of labels")
     tasks = tuple(_task(name_of(name, f"{where}: task"), value, where) for name, value in given.items())
