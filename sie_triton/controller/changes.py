@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.mentions import Mentions
-from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
+from sie_triton.controller.model_control import READY, UNLOADED, ModelControl
 from sie_triton.controller.model_states import Stages, models_of, num_open
 from sie_triton.controller.refresh import refresh
 from sie_triton.controller.repository_state import Wanted, Watch, remove_steps, steps_in, touch, wanted
@@ -26,7 +26,7 @@ from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.change import CONFLICT, UNKNOWN, ChangeOutcome, ChangeRefused
 from sie_triton.records.known_file import FORWARDED, KnownFile
-from sie_triton.records.revisions import model_of
+from sie_triton.records.revisions import ensembles_of, model_of
 from sie_triton.records.serving_file import Served, Serving, read_serving
 from sie_triton.records.status import STAGES
 from sie_triton.system.host.container import num_processors

@@ -8,7 +8,7 @@ from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
 from sie_triton.controller.model_states import ModelState, inference_records, taken_bytes
 from sie_triton.records.grants import granted_device, is_withdrawn
 from sie_triton.records.status import LOADING, RESIDENT, Record
-from sie_triton.system.host.footprint import limit_for
+from sie_triton.system.host.footprint import gib, limit_for
 
 # Beyond this share of the limit, minimum residency does not protect a model.
 CRITICAL_PERCENT = 97
@@ -186,11 +186,3 @@ class DeviceBooks:
         if self.memory.source == LIMIT_SETTING:
             return f"raise {LIMIT_SETTING} to at least {needed}"
         return f"give the {self.memory.source} at least {gib(needed)}"
-
-
-def gib(num_bytes: float) -> str:
-    """
-    >>> gib(1610612736)
-    '1.50 GiB'
-    """
-    return f"{num_bytes / 2**30:.2f} GiB"

@@ -8,7 +8,7 @@ from time import monotonic_ns
 from types import MappingProxyType
 
 from sie_triton.controller.choice import Resident, place, place_copy, victims
-from sie_triton.controller.device_books import DeviceBooks, gib
+from sie_triton.controller.device_books import DeviceBooks
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import DeviceMemory, private_bytes
 from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
@@ -18,7 +18,7 @@ from sie_triton.records.revisions import model_of
 from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, worker_of
 from sie_triton.settings import Settings
 from sie_triton.system.host.files import write_atomically
-from sie_triton.system.host.footprint import STAGE_BYTES
+from sie_triton.system.host.footprint import STAGE_BYTES, gib
 from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)

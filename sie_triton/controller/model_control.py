@@ -10,10 +10,9 @@ from typing import Any
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.contract import TASKS
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.errors import ServerError
-from sie_triton.records.revisions import model_of
+from sie_triton.records.revisions import ensembles_of, model_of
 from sie_triton.records.status import STAGES
 from sie_triton.settings import CONTROL_KEY
 
@@ -150,11 +149,6 @@ class ModelControl:
             config: dict[str, Any] = answer["config"]
             return config
         return None
-
-
-def ensembles_of(model: str) -> list[str]:
-    """Return the names of all ensembles that a model may have."""
-    return [model, *(f"{model}-{task}" for task in TASKS)]
 
 
 def _steps_in(ensemble: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sie_triton.records.serving_file import fault_lines
+from sie_triton.system.host.footprint import gib
 from sie_triton.system.printing import Console
 
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
@@ -37,7 +38,7 @@ def of_door(status: Any, width: int) -> RenderableType:
         "model": [Text(model["name"]) for model in models],
         "state": [Text(model["state"], style=STYLES.get(model["state"], "")) for model in models],
         "device": _devices(models, status["gpus"]),
-        "memory": [_gib(each) if (each := model["memory_bytes"]) else "" for model in models],
+        "memory": [gib(each) if (each := model["memory_bytes"]) else "" for model in models],
         "in progress": [str(model["queue_depth"] or "") for model in models],
     }
     memory = status["memory"] and status["memory"] | {"devices": status["gpus"]}
@@ -73,7 +74,7 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
 
 def memory_line(memory: Mapping[str, Any]) -> str:
     share = memory["used_bytes"] / max(1, memory["limit_bytes"])
-    return f"{_gib(memory['used_bytes'])} of {_gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
+    return f"{gib(memory['used_bytes'])} of {gib(memory['limit_bytes'])} used ({share:.0%}, {memory['source']})"
 
 
 def engine_of(model: Mapping[str, Any]) -> str:
@@ -97,7 +98,7 @@ def _columns(answer: Any) -> dict[str, Column]:
         "state": [Text(model["state"], style=STYLES[model["state"]]) for model in models],
         "engine": [engine_of(model) for model in models],
         "device": _devices(models, devices),
-        "memory": [_gib(each) if each else "" for each in used],
+        "memory": [gib(each) if each else "" for each in used],
         "last used": ["never" if m["idle_s"] is None else f"{m['idle_s']:.0f} s ago" for m in models],
         "in progress": [str(model["pending"] or "") for model in models],
         "loras": [str(model["num_loras"] or "") for model in models],
@@ -126,7 +127,3 @@ def _width(table: Table) -> int:
     """Return the natural width of the table, in characters."""
     console = Console(width=10_000)
     return console.measure(table).maximum
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"

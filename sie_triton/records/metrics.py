@@ -11,24 +11,21 @@ import numpy as np
 
 from sie_triton.records.limits import RecordLimits
 
-# Stage → field of the status record → name and description of the metric.
+# Field of the status record → name and description of the metric.
+OF_REQUESTS = {
+    "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
+    "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
+    "num_faults": ("sie_faults_total", "errors outside the handling of a request, and responses that Triton rejected"),
+}
+
+# The metrics of each stage.
 COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "preprocess": {
         "num_requests": ("sie_requests_accepted_total", "requests accepted"),
-        "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
-        "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
-        "num_faults": (
-            "sie_faults_total",
-            "errors outside the handling of a request, and responses that Triton rejected",
-        ),
+        **OF_REQUESTS,
     },
     "inference": {
-        "num_refused": ("sie_requests_refused_total", "requests refused because too many were in progress"),
-        "num_expired": ("sie_requests_expired_total", "requests whose timeout passed before they were answered"),
-        "num_faults": (
-            "sie_faults_total",
-            "errors outside the handling of a request, and responses that Triton rejected",
-        ),
+        **OF_REQUESTS,
         "num_cancelled": (
             "sie_requests_cancelled_total",
             "requests abandoned because their client had cancelled or disconnected",

@@ -151,17 +151,11 @@ class OtherModels:
         return queued if now - since_ns < self._limits.forget_queue_ns else 0
 
 
-def too_many(limit: int) -> BusyError:
-    return BusyError(
-        f"{limit} requests of this model are in progress, the most that SIE_MAX_REQUESTS_PER_MODEL allows; "
-        "retry in a second",
-        retry_after_s=1,
-    )
+def too_many(
+    limit: int, where: str = "of this model are in progress", setting: str = "SIE_MAX_REQUESTS_PER_MODEL"
+) -> BusyError:
+    return BusyError(f"{limit} requests {where}, the most that {setting} allows; retry in a second", retry_after_s=1)
 
 
 def too_many_of_server(limit: int) -> BusyError:
-    return BusyError(
-        f"{limit} requests are in progress on this server, the most that SIE_MAX_CONCURRENT_REQUESTS allows; "
-        "retry in a second",
-        retry_after_s=1,
-    )
+    return too_many(limit, "are in progress on this server", "SIE_MAX_CONCURRENT_REQUESTS")

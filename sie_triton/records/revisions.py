@@ -1,4 +1,4 @@
-"""Names of steps by revision: each change of a model on a running server makes a new revision of its steps.
+"""Names of ensembles and steps: each change of a model on a running server makes a new revision of its steps.
 
     org__name@2-preprocess → org__name@2-inference → org__name@2-postprocess
 
@@ -7,6 +7,8 @@ backend refuse `~` and other characters that are special to a shell.
 """
 
 import re
+
+from sie_triton.contract import TASKS
 
 MARK = "@"
 
@@ -26,6 +28,11 @@ def model_of(steps: str) -> str:
     ('org__name', 'org__name')
     """
     return steps.partition(MARK)[0]
+
+
+def ensembles_of(model: str) -> list[str]:
+    """Return the names of all ensembles that a model may have: its own, and those of its further tasks."""
+    return [model, *(f"{model}-{task}" for task in TASKS)]
 
 
 def revision_of(steps: str) -> int:

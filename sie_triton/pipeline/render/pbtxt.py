@@ -11,8 +11,7 @@ from sie_triton.contract import VERBS, Model, Verb, common_outputs
 from sie_triton.contract.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.contract.tensors import MESSAGE, Tensor
 from sie_triton.models.families import model_of
-
-STAGES = ("preprocess", "inference", "postprocess")
+from sie_triton.records.status import STAGES
 
 MAX_QUEUE_DELAY_US = 0
 

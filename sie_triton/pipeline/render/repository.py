@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.contract import TASKS
 from sie_triton.contract.names import triton_name
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.pipeline.render.pbtxt import MAX_QUEUE_DELAY_US, STAGES, composing_models, ensembles, from_text, to_text
+from sie_triton.pipeline.render.pbtxt import MAX_QUEUE_DELAY_US, composing_models, ensembles, from_text, to_text
 from sie_triton.pipeline.scheduling.hook import HOOK_NAME
-from sie_triton.records.revisions import revision_of, steps_behind, steps_name
+from sie_triton.records.revisions import ensembles_of, revision_of, steps_behind, steps_name
+from sie_triton.records.status import STAGES
 
 CONFIG = "config.pbtxt"
 CODE = Path("1/model.py")
@@ -85,9 +85,8 @@ def is_current(directory: Path, spec: ModelSpec, options: RenderOptions, revisio
 
 
 def _ensemble_names(directory: Path, model: str) -> list[str]:
-    """Return the names of a model's rendered ensembles: the model's own, and those of its further tasks."""
-    names = [model, *(f"{model}-{task}" for task in TASKS)]
-    return [name for name in names if (directory / name).is_dir()]
+    """Return the names of a model's rendered ensembles."""
+    return [name for name in ensembles_of(model) if (directory / name).is_dir()]
 
 
 def _files(spec: ModelSpec, options: RenderOptions, revision: int) -> Files:

@@ -1,4 +1,4 @@
-"""Measured memory of the server's processes on a CPU, and the smallest sufficient memory limit."""
+"""Measured memory of the server's processes on a CPU, the smallest sufficient memory limit, and sizes as text."""
 
 import math
 
@@ -45,3 +45,11 @@ def limit_for(num_bytes: float, threshold_percent: float) -> int:
     (1000000000, 1001000000)
     """
     return math.ceil(num_bytes * 100 / threshold_percent / 1e6) * 1_000_000
+
+
+def gib(num_bytes: float) -> str:
+    """
+    >>> gib(1610612736)
+    '1.50 GiB'
+    """
+    return f"{num_bytes / 2**30:.2f} GiB"
