@@ -23,7 +23,7 @@ from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.models.catalog import starter_set
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server.companions import controller, fork_server, wait_for_controller
+from sie_triton.server.companions import controller, fork_servers, wait_for_controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.system.processes.fork_server import fork_server_ids
@@ -59,7 +59,7 @@ def measure(settings: Settings, names: Sequence[str], console: Console) -> list[
     shm_before = shutil.disk_usage("/dev/shm").used
     started = time.monotonic()
     with (
-        fork_server(settings),
+        fork_servers(settings, ()),
         Server(settings, repository) as server,
         controller(settings, server.control_token) as beside,
         Progress(console=console, transient=True) as progress,

@@ -23,7 +23,7 @@ from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server.companions import controller, fork_server
+from sie_triton.server.companions import controller, fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 
@@ -82,7 +82,7 @@ def served(scratch: Path, num_gpus: int) -> Iterator[Settings]:
             **ports_of_a_server(),
         )
         write_repository(scratch / "repository", settings, [MODEL], runtime=settings.runtime)
-        with fork_server(settings), Server(settings, scratch / "repository") as server:
+        with fork_servers(settings, ()), Server(settings, scratch / "repository") as server:
             server.wait_ready()
             with controller(settings, server.control_token):
                 yield settings

@@ -23,7 +23,7 @@ from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server.companions import fork_server
+from sie_triton.server.companions import fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.system.host.container import num_processors
@@ -97,7 +97,7 @@ def served(scratch: Path, **given: Any) -> Iterator[Settings]:
         data_dir=scratch / "data", models_dir=models, device="cpu", engine="torch", **ports_of_a_server(), **given
     )
     write_repository(scratch / "repository", settings, MODELS, runtime=settings.runtime)
-    with fork_server(settings), Server(settings, scratch / "repository") as server:
+    with fork_servers(settings, ()), Server(settings, scratch / "repository") as server:
         server.wait_ready()
         yield settings
 

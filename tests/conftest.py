@@ -21,7 +21,7 @@ from sie_triton.models.weights import locate
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.pipeline.stages import message
 from sie_triton.records.status import records_of
-from sie_triton.server.companions import fork_server
+from sie_triton.server.companions import fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.system.processes.fork_server import frozen_imports
@@ -223,9 +223,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     models += [CLIP, CLAP, FLORENCE2, OWL, PADDLE_OCR, CLASSIFIER]
     assert write_repository(repository, settings, models, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
-    with fork_server(settings), Server(settings, repository) as running:
+    with fork_servers(settings, ()), Server(settings, repository) as running:
         running.wait_ready()
-        yield Running(settings, running.pid, running.log_path, running.control_token)
+        yield Running(settings, running.pid, running.log.path, running.control_token)
 
 
 @pytest.fixture(scope="session")

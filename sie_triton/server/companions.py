@@ -23,7 +23,6 @@ from sie_triton.system.host.ports import reserved
 from sie_triton.system.processes.fork_server import fork_server_directory
 from sie_triton.system.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.system.processes.limits import ProcessLimits
-from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Companion
 
 CONTROLLER_LOG, DOOR_LOG = "controller", "door"
@@ -77,18 +76,13 @@ def doors(
 
 def wait_for_door(settings: Settings) -> None:
     """Return once the door has found Triton, which it polls every second; else raise ServerError that names its log."""
-    _wait_for("the door", settings, f"{settings.host}:{settings.door_port}", DOOR_LOG, "/readyz")
+    _wait_for_companion("the door", settings, f"{settings.host}:{settings.door_port}", DOOR_LOG)
 
 
 def resolved(settings: Settings) -> dict[str, str]:
     """Return an environment that reproduces `settings`, whatever else the environment or a settings file says."""
     given = settings.model_copy(update={"data_dir": settings.data_dir.absolute()}).model_dump(exclude_none=True)
     return {FILE_VARIABLE: os.devnull, **{variable(name): str(value) for name, value in given.items()}}
-
-
-def fork_server(settings: Settings, say: Say = lambda line: None) -> Companion:
-    """Return the fork server of workers."""
-    return _fork_server(settings, _log(settings), say)
 
 
 @contextmanager
@@ -98,28 +92,23 @@ def fork_servers(settings: Settings, specs: Sequence[ModelSpec], say: Say = lamb
     The fork server is lazy too if no model needs it: it then takes 370 MB less, until a model is added that does.
     If an environment cannot be used now and is repaired later, its workers are started without a fork server.
     """
-    log = _log(settings)
+    log, variables = log_of(settings, "workers"), fork_server_variables(settings)
     environments = {spec.environment for spec in specs if spec.engine in IN_FORK_SERVER}
     with ExitStack() as stack:
-        stack.enter_context(_fork_server(settings, log, say, lazily=bool(specs) and "" not in environments))
+        command = _command(settings.status_dir, lazily=bool(specs) and "" not in environments)
+        stack.enter_context(Companion("the fork server", command, log, variables, say))
         for name in sorted(environments - {""}):
             with suppress(LoadError):
                 venv = try_out(find(settings.environments_dir, name))
-                command = _arguments(fork_server_directory(settings.status_dir, name), lazily=True)
-                title, variables = f"the fork server of environment {name}", fork_server_variables(settings)
-                program = (*venv.command, "-m")
+                command = _command(fork_server_directory(settings.status_dir, name), lazily=True)
+                title, program = f"the fork server of environment {name}", (*venv.command, "-m")
                 stack.enter_context(Companion(title, command, log, variables, say, program=program))
         yield
 
 
-def _arguments(directory: Path, *, lazily: bool = False) -> list[str]:
-    arguments = ["sie_triton.system.processes.fork_server", "sie_triton.pipeline.worker.__main__", str(directory)]
-    return [*arguments, "lazily"] if lazily else arguments
-
-
-def _fork_server(settings: Settings, log: Log, say: Say, *, lazily: bool = False) -> Companion:
-    command = _arguments(settings.status_dir, lazily=lazily)
-    return Companion("the fork server", command, log, fork_server_variables(settings), say)
+def _command(directory: Path, *, lazily: bool) -> list[str]:
+    command = ["sie_triton.system.processes.fork_server", "sie_triton.pipeline.worker.__main__", str(directory)]
+    return [*command, "lazily"] if lazily else command
 
 
 def fork_server_variables(settings: Settings) -> dict[str, str]:
@@ -127,19 +116,14 @@ def fork_server_variables(settings: Settings) -> dict[str, str]:
     return {**environment_of(settings), **worker_variables(settings.runtime.device)}
 
 
-def _log(settings: Settings) -> Log:
-    return log_of(settings, "workers")
-
-
 def wait_for_controller(settings: Settings) -> None:
     """Return once the controller answers; else raise ServerError that names its log."""
-    _wait_for(
-        "the controller", settings, f"{settings.inner_host}:{settings.controller_port}", CONTROLLER_LOG, "/readyz"
-    )
+    address = f"{settings.inner_host}:{settings.controller_port}"
+    _wait_for_companion("the controller", settings, address, CONTROLLER_LOG)
 
 
-def _wait_for(name: str, settings: Settings, address: str, log: str, path: str) -> None:
-    wait_for(name, lambda: answers(f"http://{address}{path}"), 30.0, log_of(settings, log).path)
+def _wait_for_companion(name: str, settings: Settings, address: str, log: str) -> None:
+    wait_for(name, lambda: answers(f"http://{address}/readyz"), 30.0, log_of(settings, log).path)
 
 
 def wait_for(name: str, is_ready: Callable[[], bool], seconds: float, log: Path) -> None:

@@ -89,10 +89,6 @@ class Server:
         self._stack.close()
 
     @property
-    def log_path(self) -> Path:
-        return self.log.path
-
-    @property
     def pid(self) -> int:
         assert self._child is not None
         return self._child.pid

@@ -86,7 +86,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     room = MemoryPlan(settings, len(first.models))
     specs = [model.resolve(settings.runtime) for model in first.models]
     for warning in (*first.outcome.warnings, *room.warnings(specs)):
-        console.print(warning, style="yellow", soft_wrap=True)
+        console.print_line(warning, style="yellow")
     fetch_preloaded(settings, first.models, console)
     server = Server(settings, repository, verbose=verbose, say=say)
     remember(held, server.shm_prefix)
@@ -183,19 +183,19 @@ def _waiting(console: Console, title: str) -> Iterator[Callable[[str], None]]:
 def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryPlan, console: Console) -> None:
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
-        console.print(f"model    {triton_name(model.sie_id)}{added}", soft_wrap=True)
+        console.print_line(f"model    {triton_name(model.sie_id)}{added}")
     for name in sorted(first.forwarded):
-        console.print(f"forward  {name}, to its endpoint", soft_wrap=True)
+        console.print_line(f"forward  {name}, to its endpoint")
     if settings.serve_known:
         once = "once a request to SIE's door or of SIEClient names it"
-        console.print(f"known    any model of `sie-triton models ls --known`, {once}", soft_wrap=True)
-    console.print(f"device   {', '.join(settings.devices)}", soft_wrap=True)
+        console.print_line(f"known    any model of `sie-triton models ls --known`, {once}")
+    console.print_line(f"device   {', '.join(settings.devices)}")
     if memory := room.line():
-        console.print(f"memory   {memory}", soft_wrap=True)
+        console.print_line(f"memory   {memory}")
     if kernels := kernels_in_use(settings.runtime.device):
-        console.print(f"kernels  {kernels}", soft_wrap=True)
+        console.print_line(f"kernels  {kernels}")
     for speedup in settings.speedups:
-        console.print(f"faster   {speedup}", soft_wrap=True)
+        console.print_line(f"faster   {speedup}")
     if settings.door:
         door = f"http://{settings.host}:{settings.door_port}"
         console.print(f"page     {door}/  (status and playground, in a browser)")
@@ -206,7 +206,7 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     console.print(f"gRPC     {settings.inner_host}:{settings.grpc_port}")
     console.print(f"metrics  http://{settings.inner_host}:{settings.metrics_port}/metrics")
     console.print(f"control  http://{settings.inner_host}:{settings.controller_port}/v1/models")
-    console.print(f"log      {server.log_path.resolve()}\n")
+    console.print(f"log      {server.log.path.resolve()}\n")
     if server.shows_its_token:
         console.print(
             "warning: every user of this machine can read the control token in tritonserver's arguments, and with it "

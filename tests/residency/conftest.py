@@ -24,7 +24,7 @@ from sie_triton.controller.commands import ask
 from sie_triton.controller.memory import Meter
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server.companions import controller, fork_server
+from sie_triton.server.companions import controller, fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
@@ -105,15 +105,15 @@ def serving(
         file = gliner_file(model, directory) if is_entities else tiny_model_file(model, directory, dim, family)
         (root / f"{triton_name(model)}.yaml").write_text(file)
     write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
-    with fork_server(settings), Server(settings, root / "model_repository") as server:
+    with fork_servers(settings, ()), Server(settings, root / "model_repository") as server:
         server.wait_ready()
         wait_for(lambda: fork_server_ids(settings.status_dir))
         if room_for:
             wait_for(lambda: not importing_ids(settings.status_dir))
-            fork_servers = {
+            importers = {
                 each.pid for each in (*fork_server_ids(settings.status_dir), *fork_server_ids(settings.stub_dir))
             }
-            used = Meter("cpu", 1).measure(server.pid, fork_servers=fork_servers).used
+            used = Meter("cpu", 1).measure(server.pid, fork_servers=importers).used
             limit = (used + room_for * ONE_MODEL) / settings.memory_pressure_threshold_percent * 100
             settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
         with controller(settings, server.control_token) as companion:

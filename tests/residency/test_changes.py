@@ -26,7 +26,7 @@ from sie_triton.errors import SIEError
 from sie_triton.pipeline.render.refresh import start
 from sie_triton.records.serving_file import repository_of
 from sie_triton.records.status import RESIDENT, records_of_revisions, worker_of
-from sie_triton.server.companions import controller, fork_server
+from sie_triton.server.companions import controller, fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.system.processes.fork_server import fork_server_ids
 from tests.conftest import fresh_settings, model_file, tiny_model_file
@@ -182,7 +182,7 @@ def site(root: Path, variants: dict[str, Variant]) -> Iterator[Site]:
         (models_dir / f"{triton_name(model)}.yaml").write_text(variants["mean"].file(model))
     settings = fresh_settings(root, models_dir=models_dir, admin_token=ADMIN_TOKEN, max_sub_batch_cost=512)
     start(settings, [])
-    with fork_server(settings), Server(settings, repository_of(settings.data_dir)) as server:
+    with fork_servers(settings, ()), Server(settings, repository_of(settings.data_dir)) as server:
         server.wait_ready()
         wait_for(lambda: fork_server_ids(settings.status_dir))
         with controller(settings, server.control_token) as companion:
@@ -216,7 +216,7 @@ def test_model_file_changes_fail_no_request(tmp_path, variants):
             assert here.delete(D) == (200, '{"model":"test/d","done":"removed"}')
             wait_for(lambda: here.is_settled(A, B, C))
         loads = Counter(
-            re.findall(r"INFO tritonserver: loading: (\S+@\S+-inference):1 ", here.crowd.server.log_path.read_text())
+            re.findall(r"INFO tritonserver: loading: (\S+@\S+-inference):1 ", here.crowd.server.log.path.read_text())
         )
         assert set(loads.values()) == {1}
         here.check((A, "mean"), (A, "dense"), (B, "mean"), (D, "mean"), (D, "cls"))

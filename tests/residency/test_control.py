@@ -116,7 +116,7 @@ def test_load_failures_are_classified_cached_and_isolated(crowd, vector, wide_di
             wait_for(lambda model=model: crowd.state(model) == "failed")
             assert crowd.models()[model]["failure"] == reason
             # one attempt, twenty answers
-            assert crowd.server.log_path.read_text().count(f"is not loaded ({reason})") == 1
+            assert crowd.server.log.path.read_text().count(f"is not loaded ({reason})") == 1
         with pytest.raises(ServerError, match="corrupt: could not be loaded"):
             crowd.act(CORRUPT, "load")
         shutil.copy(wide_directory / "model.safetensors", weights)

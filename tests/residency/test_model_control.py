@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path, tin
     write_repository(root / "repository", settings, [BOTH, "test/one", "test/other"], runtime=settings.runtime)
     with Server(settings, root / "repository") as running:
         running.wait_ready()
-        yield Running(settings, running.pid, running.log_path, running.control_token)
+        yield Running(settings, running.pid, running.log.path, running.control_token)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.pipeline.scheduling.scheduler import MAX_CPU_LANES
-from sie_triton.server.companions import fork_server
+from sie_triton.server.companions import fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.system.host.container import num_processors
 from tests.conftest import MINILM, Running, fresh_settings, minilm_file
@@ -103,6 +103,6 @@ def undivided(root: Path) -> Iterator[Running]:
     settings = fresh_settings(root, max_sub_batch_cost=10_000_000, models_dir=root)
     (root / "minilm.yaml").write_text(minilm_file(MINILM, 256, 10_000_000))
     write_repository(root / "model_repository", settings, [MINILM], runtime=settings.runtime)
-    with fork_server(settings), Server(settings, root / "model_repository") as running:
+    with fork_servers(settings, ()), Server(settings, root / "model_repository") as running:
         running.wait_ready()
-        yield Running(settings, running.pid, running.log_path)
+        yield Running(settings, running.pid, running.log.path)

@@ -22,7 +22,7 @@ from sie_triton.cluster.permissions import SIDECAR
 from sie_triton.doors.body_codec import read_msgpack
 from sie_triton.models import known_loras
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server.companions import fork_server
+from sie_triton.server.companions import fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
 from tests.conftest import (
@@ -80,7 +80,7 @@ def like(server: Running, root: Path) -> Iterator[Settings]:
     """Run another Triton with the same models."""
     settings = fresh_settings(root, models_dir=server.settings.models_dir)
     assert write_repository(root / "repository", settings, MODELS, runtime=settings.runtime) == []
-    with fork_server(settings), Server(settings, root / "repository") as running:
+    with fork_servers(settings, ()), Server(settings, root / "repository") as running:
         running.wait_ready()
         yield settings
 

@@ -61,7 +61,7 @@ class StubForkServer(Companion):
             self._say(self._child.log().strip().splitlines()[-1])
             return None
         if not self._listens():
-            self._say(f"stubs are not forked: {self.name} ended {how}; the log says more: {self.log_path}")
+            self._say(f"stubs are not forked: {self.name} ended {how}; the log says more: {self.log.path}")
             return None
         return how
 

@@ -21,9 +21,7 @@ class Program(Protocol):
     """A program that a supervisor keeps running."""
 
     name: str
-
-    @property
-    def log_path(self) -> Path: ...
+    log: Log
 
     def start(self) -> None:
         """Start the program, or restart it after it has ended."""
@@ -65,7 +63,7 @@ class Supervisor:
             if not self._bring_back(pauses(deaths - 1, self._limits.pauses_s)):
                 return
             ready_since = monotonic()
-            log = self._program.log_path.resolve()
+            log = self._program.log.path.resolve()
             self._say(f"{self._program.name} is back after {ready_since - died:.1f} s; the log says more: {log}")
 
     def close(self) -> None:
@@ -153,10 +151,6 @@ class Companion:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    @property
-    def log_path(self) -> Path:
-        return self.log.path
 
     @property
     def pid(self) -> int:

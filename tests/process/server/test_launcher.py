@@ -21,6 +21,7 @@ from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
 from sie_triton.system.processes import hidden_arguments, supervisor
 from sie_triton.system.processes.limits import ProcessLimits
+from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Supervisor
 
 SECRET = "--restricted=key=s3cret"
@@ -206,7 +207,7 @@ def test_a_missing_program_is_reported():
 class Dying:
     """A tritonserver that dies; `starts` has, for each restart, whether it becomes ready."""
 
-    name, log_path = "tritonserver", Path("tritonserver.log")
+    name, log = "tritonserver", Log(Path("tritonserver.log"))
 
     def __init__(self, starts: list[bool], deaths: list[str]) -> None:
         self.starts, self.deaths = starts, deaths

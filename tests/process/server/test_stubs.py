@@ -289,7 +289,7 @@ def test_stubs_that_cannot_be_forked_are_reported_once(tmp_path, program, has_py
             process.communicate()
         companion._thread.join(5)
         assert not companion._thread.is_alive()
-    assert said == ["stubs are not forked: " + why.format(log=companion.log_path)]
+    assert said == ["stubs are not forked: " + why.format(log=companion.log.path)]
 
 
 def test_stubs_are_not_forked_if_disabled_or_unsupported(tmp_path, stub, monkeypatch):

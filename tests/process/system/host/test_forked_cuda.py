@@ -81,14 +81,9 @@ def test_every_fork_server_has_the_variables_of_its_workers(arrays, tmp_path, ti
     environments = arrays.directory.parent
     settings = read_settings(data_dir=tmp_path / "data", environments_dir=environments, device="cuda:0")
     spec = replace(spec_of(tiny_directory, ARRAYS, environments), engine="torch")
-    companions.fork_server(settings)
     with companions.fork_servers(settings, [spec]):
         pass
-    assert [name for name, _ in Noting.made] == [
-        "the fork server",
-        "the fork server",
-        f"the fork server of environment {ARRAYS}",
-    ]
+    assert [name for name, _ in Noting.made] == ["the fork server", f"the fork server of environment {ARRAYS}"]
     expected = worker_variables("cuda:0").items()
     assert {**ASK_NVML, **EXPANDABLE}.items() == expected
     assert all(expected <= environment.items() for _, environment in Noting.made)

@@ -75,7 +75,7 @@ def test_a_companion_closed_before_its_restart_is_not_started():
     starts, restarting = [], threading.Event()
 
     class Dies:
-        name, log_path = "it", Path("log")
+        name, log = "it", Log(Path("log"))
         wait = staticmethod(lambda: None if starts else "with status 1")
         start = staticmethod(lambda: starts.append(1))
         stop = wait_ready = staticmethod(lambda: None)
