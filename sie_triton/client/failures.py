@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.address import Address
 from sie_triton.contract.error_prefix import without_prefix
+from sie_triton.contract.names import enumerated
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, ModelError, SIEError, Unreachable
 
 MAX_NAMES = 12
@@ -110,9 +111,8 @@ def not_served(model: str, served: Sequence[str], advice: str = "") -> NotServed
     """Return an error that names the served models, the most similar first, and ends with `advice`."""
     similar = get_close_matches(model, served, MAX_NAMES, 0.5)
     names = [*similar, *(name for name in served if name not in similar)]
-    listed = ", ".join(names[:MAX_NAMES]) or "none"
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return NotServed(f"model: {model} is not served; served models: {listed}{more}; {SEE_STATUS}{advice}", model)
+    listed = enumerated(names, MAX_NAMES) or "none"
+    return NotServed(f"model: {model} is not served; served models: {listed}; {SEE_STATUS}{advice}", model)
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:

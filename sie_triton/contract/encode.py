@@ -95,7 +95,7 @@ class Encode(Verb):
         is_query = None if "is_query" not in given else bool(given["is_query"])
         prompt_name = str(given.get("prompt_name", ""))
         _check_prompt(given.get("instruction"), prompt_name, profile, is_query)
-        instruction = _text(given.get("instruction", profile.instruction))
+        instruction = self.instruction(given, profile)
         options = {**profile.parameters, **given}
         return [Part(name, items, profile, is_query, instruction, options=options, prompt_name=prompt_name)]
 
@@ -221,7 +221,3 @@ def _check_prompt(instruction: Any, prompt_name: str, profile: Profile, is_query
             f"has no place in the template for {role}, {template!r}; leave it out, or change is_query or the profile"
         )
         raise InputError.at("parameter instruction", problem)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -11,6 +11,7 @@ from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.model import Computed, Model, Part, Rows
+from sie_triton.contract.names import enumerated
 from sie_triton.contract.parameters import Parameter, encodable, parsed_json
 from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import (
@@ -120,8 +121,7 @@ class Extract(Verb):
             items = [Annotated(text, of_text) for text, of_text in zip(items, known, strict=True)]
         elif sent[ENTITIES.name]:
             raise InputError.at("entities", "this model does not read entities; leave it out")
-        asked = given.get("instruction", profile.instruction)
-        instruction = None if asked is None else str(asked)
+        instruction = self.instruction(given, profile)
         options = {**profile.parameters, **given}
         return [Part(name, items, profile, None, instruction, labels=labels, options=options)]
 
@@ -259,9 +259,8 @@ def _by_label(
         raise InputError.at(where, "must be a JSON object with labels as keys")
     for label, value in found.items():
         if label not in labels:
-            named = ", ".join(repr(each[:80]) for each in labels[: LIMITS.max_named])
-            more = f" and {len(labels) - LIMITS.max_named} more" if len(labels) > LIMITS.max_named else ""
-            raise InputError.at(where, f"{label[:80]!r} is not one of the labels: {named}{more}")
+            named = enumerated([repr(each[:80]) for each in labels], LIMITS.max_named)
+            raise InputError.at(where, f"{label[:80]!r} is not one of the labels: {named}")
         if type(value) not in types:
             raise InputError.at(where, f"{label[:80]!r}: must be {allowed}")
         if isinstance(value, str):

@@ -1,6 +1,6 @@
 """Names of models: SIE's `org/name`, and Triton's `org__name`, because Triton forbids the slash."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 
@@ -29,6 +29,16 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     (True, True, False)
     """
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def enumerated(names: Sequence[str], most: int) -> str:
+    """Return the names for a sentence: the first `most`, and the number of the others.
+
+    >>> enumerated(["a", "b", "c"], 3), enumerated(["a", "b", "c"], 1)
+    ('a, b, c', 'a and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def is_pattern(text: str) -> bool:

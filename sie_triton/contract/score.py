@@ -13,7 +13,14 @@ from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import IMAGE, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor
 from sie_triton.contract.transforms import similarity
-from sie_triton.contract.verb import Options, Verb, common_parameters, item_tensors, items_of, without_empty
+from sie_triton.contract.verb import (
+    Options,
+    Verb,
+    common_parameters,
+    item_tensors,
+    items_of,
+    without_empty,
+)
 from sie_triton.errors import InputError
 
 # Kind of input → tensor of the query.
@@ -49,15 +56,13 @@ class Score(Verb):
         return model.tensors(frozenset(types)) or (SCORES,)
 
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        kinds, own = model.spec.inputs, profile.instruction
+        kinds, instruction = model.spec.inputs, self.instruction(given, profile)
         (name, items), query = items_of(sent, kinds), query_of(sent, kinds)
-        asked = given.get("instruction", own)
-        instruction = None if asked is None else str(asked)
         options = {**profile.parameters, **given}
         if model.scores_pairs:
             return [Part(name, items, profile, None, instruction, query, options=options)]
         asking = Part(QUERY.name, [query], profile, True, instruction, options=options)
-        return [Part(name, items, profile, False, own, options=options), asking]
+        return [Part(name, items, profile, False, profile.instruction, options=options), asking]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         mode = _mode(model, options)

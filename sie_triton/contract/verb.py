@@ -133,6 +133,11 @@ class Verb(ABC):
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         """Return the `forwarded` tensors, made from the rows of each piece of each element of each part."""
 
+    def instruction(self, given: Options, profile: Profile) -> str | None:
+        """Return the instruction of a request, else that of its profile; None if neither has one."""
+        found = given.get("instruction", profile.instruction)
+        return None if found is None else str(found)
+
     def input_name(self, tensor: Tensor) -> str:
         """Return preprocess's name of an input, which tells through which verb's ensemble a request came."""
         return f"{self.name}_{tensor.name}"

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.contract.names import sie_name, triton_name
+from sie_triton.contract.names import enumerated, sie_name, triton_name
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory, total
 from sie_triton.controller.metrics import Collector
@@ -221,9 +221,7 @@ class Api:
         """Return the error for Triton's model `name`; if its model file is wrong, that is the reason."""
         wrong = unserved(self._controller.changes.problems).get(sie_name(name))
         served = sorted(map(sie_name, self._served()))
-        most = self._limits.max_names_shown
-        more = f" and {len(served) - most} more" if len(served) > most else ""
-        names = f"{', '.join(served[:most]) or 'none'}{more}"
+        names = enumerated(served, self._limits.max_names_shown) or "none"
         return HTTPException(404, f"{reason}{f' ({wrong})' if wrong else ''}; served models: {names}\n")
 
     def _served(self) -> dict[str, ModelState]:

@@ -5,20 +5,18 @@ doors. Forwarded models: pipeline/render/refresh.py → forwarded.json → contr
 """
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from sie_triton.system.host.files import write_atomically
 
 FILE, FORWARDED = "known.json", "forwarded.json"
 
 
 def write_known(data_dir: Path, specs: Mapping[str, str], file: str = FILE) -> None:
     """Write the ModelSpec of each model, as JSON, by the model's name."""
-    fresh = data_dir / f"{file}.{os.getpid()}"
-    fresh.touch(mode=0o600)
-    fresh.write_text(json.dumps(specs))
-    fresh.replace(data_dir / file)
+    write_atomically(data_dir / file, json.dumps(specs), mode=0o600)
 
 
 class KnownFile:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from sie_triton.contract.names import enumerated
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.on_disk import check_weights
@@ -42,8 +43,7 @@ def environment_causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes
 
 def warnings_of(found: Causes) -> Iterator[str]:
     for cause, models in found.items():
-        more = f" and {len(models) - MAX_NAMED} more" if len(models) > MAX_NAMED else ""
-        yield f"warning: {', '.join(models[:MAX_NAMED])}{more}: requests fail until this is fixed: {cause}"
+        yield f"warning: {enumerated(models, MAX_NAMED)}: requests fail until this is fixed: {cause}"
 
 
 def _of_weights(spec: ModelSpec, hub: Hub) -> Iterator[str]:
