@@ -15,10 +15,9 @@ import psutil
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.system.host.container import container_memory
 from sie_triton.system.host.device import gpu_name
-from sie_triton.system.host.files import read_small
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.gpu_memory import GpuLost, gpu_memory
-from sie_triton.system.host.process_memory import Share, anonymous_bytes, share_of
+from sie_triton.system.host.process_memory import Share, private_bytes, share_of
 from sie_triton.system.processes.pids import children_by_parent, is_alive
 from sie_triton.system.processes.stand_in import represented_pid
 
@@ -171,15 +170,6 @@ def mapped_regions(pid: int) -> set[Path]:
     return set()
 
 
-def private_bytes(pid: int) -> int:
-    """Estimate the bytes that the end of a process frees: pages that are neither a file's nor shared."""
-    try:
-        resident, shared = map(int, read_small(f"/proc/{pid}/statm", 256).split()[1:3])
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * 4096
-
-
 class ForkedBytes:
     """The bytes that the end of forked stubs would free; measuring a stub takes the system 2 ms.
 
@@ -197,7 +187,7 @@ class ForkedBytes:
         for pid in pids - fresh.keys():
             then = private_bytes(pid)
             # The system may refuse the exact measurement.
-            fresh[pid] = now, anonymous_bytes(pid) or then, then
+            fresh[pid] = now, share_of(pid).total or then, then
         self._known = fresh
         return sum(max(0, own + private_bytes(pid) - then) for pid, (_, own, then) in self._known.items())
 

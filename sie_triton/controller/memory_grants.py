@@ -10,7 +10,7 @@ from types import MappingProxyType
 from sie_triton.controller.choice import Resident, place, place_copy, victims
 from sie_triton.controller.device_books import DeviceBooks
 from sie_triton.controller.limits import ControllerLimits
-from sie_triton.controller.memory import DeviceMemory, private_bytes
+from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
 from sie_triton.controller.swaps import Swaps
 from sie_triton.records.grants import EVICTED, answer_path, grant_of, refusal
@@ -19,6 +19,7 @@ from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, wor
 from sie_triton.settings import Settings
 from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.footprint import STAGE_BYTES, gib
+from sie_triton.system.host.process_memory import private_bytes
 from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from grpc import aio
 
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
-from sie_triton.system.processes.freed_memory import anonymous_bytes
+from sie_triton.system.host.process_memory import private_bytes
 
 
 class Arrival:
@@ -41,7 +41,7 @@ class Receiving:
     def __init__(
         self,
         max_bytes: int,
-        measure: Callable[[], int] = anonymous_bytes,
+        measure: Callable[[], int] = private_bytes,
         limits: GatewayLimits = GatewayLimits(),
     ) -> None:
         self._measure, self._limits = measure, limits

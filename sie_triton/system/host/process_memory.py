@@ -2,11 +2,14 @@
 
 import ctypes
 import gc
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from sie_triton.system.host.files import read_small
 
 FIELD = re.compile(r"^(Pss_Dirty|Pss_Anon|Pss_Shmem|Private_Dirty): +(\d+) kB$", re.MULTILINE)
 
@@ -33,9 +36,16 @@ def share_of(pid: int) -> Share:
     return Share()
 
 
-def anonymous_bytes(pid: int) -> int:
-    """Return the anonymous memory of the process `pid` in bytes."""
-    return share_of(pid).total
+def private_bytes(pid: int | str = "self") -> int:
+    """Estimate the bytes that the end of a process frees: pages that are neither a file's nor shared.
+
+    0 if there is no such process. Takes microseconds.
+    """
+    try:
+        resident, shared = map(int, read_small(f"/proc/{pid}/statm", 256).split()[1:3])
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def return_freed() -> None:

@@ -6,24 +6,16 @@ frames refer to whole requests. docs/decisions/door.md, "Freed memory", has the 
 """
 
 import gc
-import os
 from collections.abc import Callable
-from pathlib import Path
 from threading import Thread
 from time import sleep
 
-from sie_triton.system.host.process_memory import return_freed
+from sie_triton.system.host.process_memory import private_bytes, return_freed
 
 # Environment of a process whose glibc returns each freed block of 1 MiB and more at once. It keeps up to 2 MiB at the
 # end of its heap: with its default of 128 KiB, each receive buffer of asyncio (256 KiB) would be a system call to get
 # it, one to return it, and 64 page faults.
 LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2 * 2**20)}
-
-
-def anonymous_bytes() -> int:
-    """Return the anonymous resident memory of this process, in bytes."""
-    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Returner:
@@ -35,9 +27,7 @@ class Returner:
 
     interval_s, slack_bytes = 10.0, 8 * 2**20
 
-    def __init__(
-        self, measure: Callable[[], int] = anonymous_bytes, give_back: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, measure: Callable[[], int] = private_bytes, give_back: Callable[[], None] | None = None) -> None:
         self._measure = measure
         self._give_back = give_back or return_freed
         self._kept = measure()
@@ -61,7 +51,7 @@ class PassReturner(Returner):
         self,
         pass_bytes: int,
         passes: Callable[[], tuple[int, int]],
-        measure: Callable[[], int] = anonymous_bytes,
+        measure: Callable[[], int] = private_bytes,
         give_back: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(measure, give_back)

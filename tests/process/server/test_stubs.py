@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
+from sie_triton.controller.memory import ForkedBytes, processes
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
 from sie_triton.server.stub_forking.stubs import DECLINED, REAL_STUB, STUB, StubForkServer, forked
 from sie_triton.settings import read_settings
+from sie_triton.system.host.process_memory import private_bytes
 from sie_triton.system.native import compile_program, compiler
 from sie_triton.system.processes.fork_server import fork
 from sie_triton.system.processes.pids import Process, is_alive, parent_of

@@ -20,7 +20,7 @@ from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, PassResult
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
-from sie_triton.system.host.process_memory import anonymous_bytes, share_of
+from sie_triton.system.host.process_memory import share_of
 from sie_triton.system.processes.channel import LARGE_BYTES, Channel
 from sie_triton.system.processes.pids import ProcessId, is_alive, parent_of
 from tests.support.controller import wait_for
@@ -61,7 +61,7 @@ def test_a_worker_without_a_fork_server_does_the_same_and_takes_more(worker, tin
     taken = {}
     for name, each in (("forked", worker), ("started", started)):
         used = psutil.Process(each.pid).cpu_times()
-        taken[name] = used.user + used.system, anonymous_bytes(each.pid)
+        taken[name] = used.user + used.system, share_of(each.pid).total
     print({name: f"{seconds:.2f} s, {num_bytes / 1e6:.0f} MB" for name, (seconds, num_bytes) in taken.items()})
     assert taken["forked"][0] < taken["started"][0]
     assert taken["forked"][1] < taken["started"][1]

@@ -13,7 +13,7 @@ from sie_triton.client.items import encoded
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.audio import AudioFile, AudioReader
-from sie_triton.system.host.process_memory import anonymous_bytes
+from sie_triton.system.host.process_memory import share_of
 from tests.support.sounds import of_all_kinds, saved, sound
 from tests.support.unhearable import readable, unreadable, wav
 
@@ -80,13 +80,13 @@ def test_limits():
 def test_a_long_sound_takes_no_more_than_its_samples():
     """100 s of 96 kHz in stereo would be 77 MB; at 16 kHz they are 6 MB, twice while they are put together."""
     content = saved(np.zeros((96_000 * 100, 2), np.int16), 96_000, "FLAC")
-    before, _ = anonymous_bytes(os.getpid()), tracemalloc.start()
+    before, _ = share_of(os.getpid()).total, tracemalloc.start()
     found = read(content)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found) == 16_000 * 100
     assert peak < 30e6
-    assert anonymous_bytes(os.getpid()) - before < 50e6
+    assert share_of(os.getpid()).total - before < 50e6
 
 
 @pytest.mark.timeout(60)

@@ -13,26 +13,26 @@ MIB = 2**20
 CYCLE = """
 import gc
 from sie_triton.system.host.process_memory import return_freed
-from sie_triton.system.processes.freed_memory import anonymous_bytes
+from sie_triton.system.host.process_memory import private_bytes
 gc.disable()
 cycle = [bytearray(b"x") * (64 * 2**20)]
 cycle.append(cycle)
 del cycle
-before = anonymous_bytes()
+before = private_bytes()
 return_freed()
-print([before >> 20, anonymous_bytes() >> 20])
+print([before >> 20, private_bytes() >> 20])
 """
 
 # Prints the anonymous memory in MiB before, with 16 blocks of 16 MiB, and after all but the last are freed.
 BLOCKS = """
-from sie_triton.system.processes.freed_memory import anonymous_bytes
+from sie_triton.system.host.process_memory import private_bytes
 def block(): return bytearray(b"x") * (16 * 2**20)
 first = block(); del first  # a freed block tells glibc to keep blocks of its size in a heap
-told = [anonymous_bytes() >> 20]
+told = [private_bytes() >> 20]
 blocks = [block() for _ in range(16)]
-told.append(anonymous_bytes() >> 20)
+told.append(private_bytes() >> 20)
 del blocks[:-1]
-print([*told, anonymous_bytes() >> 20])
+print([*told, private_bytes() >> 20])
 """
 
 
