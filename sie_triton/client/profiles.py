@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sie_triton.client.failures import NotServed
+from sie_triton.contract.spec import SPEC_PARAMETER
 from sie_triton.errors import InputError
-
-# Parameter of a step's configuration that holds the model's specification.
-SPEC = "sie_spec"
 
 
 class Profiles(NamedTuple):
@@ -53,9 +51,9 @@ def spec_in(step: Any) -> Mapping[str, Any]:
     """Return the model's specification from the configuration of its first step, as JSON or protobuf."""
     config = step if isinstance(step, dict) else step.config
     parameters = config["parameters"] if isinstance(config, dict) else config.parameters
-    text = parameters[SPEC]["string_value"] if isinstance(config, dict) else parameters[SPEC].string_value
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+    found = parameters[SPEC_PARAMETER]
+    spec: Mapping[str, Any] = json.loads(found["string_value"] if isinstance(config, dict) else found.string_value)
+    return spec
 
 
 def first_step(model: str, ensemble: Any) -> str:

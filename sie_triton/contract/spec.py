@@ -11,6 +11,7 @@ from typing import Any, Literal
 # Engines. AUTO chooses by a model's files and by measurement.
 AUTO, TORCH, ONNX = "auto", "torch", "onnx"
 
+# Parameter of a step's configuration that holds the model's specification.
 SPEC_PARAMETER = "sie_spec"
 
 # Number formats of a forward pass.

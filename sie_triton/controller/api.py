@@ -125,7 +125,11 @@ class Api:
         self._controller, self._limits = controller, controller.limits
         self._registry = CollectorRegistry()
         self._registry.register(Collector(controller))
-        acts = {"load": controller.load, "evict": self._evict, "unload": controller.unload}
+        acts: dict[str, Callable[[str], Future[Any]]] = {
+            "load": controller.load,
+            "evict": partial(controller.evict, reason="asked for"),
+            "unload": controller.unload,
+        }
         self.actions = {name: partial(self._act, name, act) for name, act in acts.items()}
 
     async def health(self, request: Request) -> Response:
@@ -206,9 +210,6 @@ class Api:
         model, name = self._find(request).name, request.path_params["name"]
         done = await _done(self._controller.loras.remove, model, name)
         return JSONResponse({"model": sie_name(model), "name": name, "done": done})
-
-    def _evict(self, model: str) -> Any:
-        return self._controller.evict(model, "asked for")
 
     def _find(self, request: Request) -> ModelState:
         name = _name(request)
@@ -316,9 +317,9 @@ def describe(model: ModelState) -> dict[str, Any]:
         "engine": ENGINES[record["engine"]] if model.is_resident else None,
         "graph_tokens": record["graph_tokens"],
         "idle_s": round((now - used) / 1e9, 3) if used else None,
-        "pending": model.pending,
+        "pending": record["num_open"],
         "pid": record["pid"],
         "worker_pid": record["worker_pid"] or None,
-        "waits_for_bytes": model.wants,
+        "waits_for_bytes": record["wanted_bytes"],
         "num_draining": len(model.going),
     }

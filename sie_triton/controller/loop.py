@@ -43,8 +43,6 @@ from sie_triton.system.processes.pids import ProcessId, is_alive
 
 log = logging.getLogger(__name__)
 
-NOT_MEASURED = DeviceMemory(0, 1, "nothing measured yet")
-
 
 class Controller:
     """The manager of the models of one tritonserver.
@@ -77,7 +75,8 @@ class Controller:
         self._healing = Healing(self._directory, self.swaps, limits)
         self._watch = TritonWatchdog(control, limits)
         self.models: Mapping[str, ModelState] = {}
-        self.memories: Mapping[str, DeviceMemory] = dict.fromkeys(self._meters, NOT_MEASURED)
+        unknown = DeviceMemory(0, 1, "nothing measured yet")
+        self.memories: Mapping[str, DeviceMemory] = dict.fromkeys(self._meters, unknown)
         self.num_loads: dict[str, int] = {}
         self._resident_since: dict[str, int] = {}
         self._started_ns = monotonic_ns()

@@ -30,8 +30,6 @@ REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_r
 
 LIMIT_SETTING = "SIE_MEMORY_LIMIT_BYTES"
 
-NOBODY: Set[int] = frozenset()
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
@@ -88,8 +86,8 @@ class Meter:
         self,
         triton_pid: int,
         workers: Mapping[int, int] = MappingProxyType({}),
-        fork_servers: Set[int] = NOBODY,
-        importing: Set[int] = NOBODY,
+        fork_servers: Set[int] = frozenset(),
+        importing: Set[int] = frozenset(),
         of_workers: int = 0,
     ) -> DeviceMemory:
         """Return the latest measurement, or a new one if that is too old.

@@ -84,7 +84,7 @@ class ModelState:
     @property
     def is_out_of_use(self) -> bool:
         """True if the model is cold or failed, and no request is in progress."""
-        return self.state in ("cold", "failed") and not self.is_removed and not self.pending
+        return self.state in ("cold", "failed") and not self.is_removed and not self.record["num_open"]
 
     @property
     def is_unsettled(self) -> bool:
@@ -164,19 +164,10 @@ class ModelState:
                 yield from each.records
 
     @property
-    def pending(self) -> int:
-        return self.record["num_open"]
-
-    @property
     def is_busy(self) -> bool:
         """True while a request is in progress, also one of which preprocess still draws a PDF."""
         before = self.preprocess["num_open"] if self.preprocess else 0
         return bool(before or self.record["num_open"] or self.record["busy_since_ns"])
-
-    @property
-    def wants(self) -> int:
-        """Bytes that it waits for."""
-        return self.record["wanted_bytes"]
 
     def as_resident(self) -> Resident:
         record = self.record

@@ -80,11 +80,9 @@ class TrafficBook:
             "requests": total.num_requests,
             "errors": sum(total.errors.values()),
             "items": int(total.sums(ITEMS).sum()),
-            **{name: _ms(quantile(recent.tolist(), LATENCY.bounds, share)) for name, share in QUANTILES.items()},
+            "p50_ms": _quantile_ms(recent, 0.5),
+            "p99_ms": _quantile_ms(recent, 0.99),
         }
-
-
-QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99}
 
 
 def _follow(traffic: ModelTraffic, files: Iterable[str]) -> None:
@@ -96,5 +94,6 @@ def _follow(traffic: ModelTraffic, files: Iterable[str]) -> None:
         traffic.ended.add(traffic.running.pop(path))
 
 
-def _ms(seconds: float | None) -> float | None:
+def _quantile_ms(latencies: Numbers, share: float) -> float | None:
+    seconds = quantile(latencies.tolist(), LATENCY.bounds, share)
     return None if seconds is None else round(seconds * 1000, 3)

@@ -13,8 +13,6 @@ from sie_triton.contract.tensors import MESSAGE, Tensor
 from sie_triton.models.families import model_of
 from sie_triton.records.status import STAGES
 
-MAX_QUEUE_DELAY_US = 0
-
 
 def ensembles(spec: ModelSpec, name: str, steps: str) -> Iterable[ModelConfig]:
     """Yield the models that clients call: one per task, over the same `steps`; the first task has the bare name.

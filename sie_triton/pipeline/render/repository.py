@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sie_triton.contract.names import triton_name
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.pipeline.render.pbtxt import MAX_QUEUE_DELAY_US, composing_models, ensembles, from_text, to_text
+from sie_triton.pipeline.render.pbtxt import composing_models, ensembles, from_text, to_text
 from sie_triton.pipeline.scheduling.hook import HOOK_NAME
 from sie_triton.records.revisions import ensembles_of, revision_of, steps_behind, steps_name
 from sie_triton.records.status import STAGES
@@ -24,7 +24,7 @@ class RenderOptions:
     """Options that are the same for all models of a repository."""
 
     max_batch_requests: int = 64
-    max_queue_delay_us: int = MAX_QUEUE_DELAY_US
+    max_queue_delay_us: int = 0
     preloaded: frozenset[str] = frozenset()
 
 

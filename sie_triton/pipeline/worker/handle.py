@@ -167,7 +167,7 @@ class WorkerHandle:
     def _load(self, load: Load, loading: Callable[[ProcessId], None]) -> Loaded:
         try:
             self._control.send(load)
-            self._watch_loading(self._load_timeout_s, loading)
+            self._watch_loading(loading)
             answer = self._control.recv()
         except (EOFError, OSError) as exc:
             raise self._unloaded(load) from exc
@@ -188,8 +188,9 @@ class WorkerHandle:
             return load.environment.broken(f"{message}; tritonserver.log has the details")
         return LoadError(message, OUT_OF_MEMORY if self._process.was_killed else "failed")
 
-    def _watch_loading(self, timeout_s: float, loading: Callable[[ProcessId], None]) -> None:
+    def _watch_loading(self, loading: Callable[[ProcessId], None]) -> None:
         """Wait until the process answers or ends."""
+        timeout_s = self._load_timeout_s
         stopped, ended = StoppedTwice(self._process), monotonic() + timeout_s
         while True:
             loading(self._process.id)
