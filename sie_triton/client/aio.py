@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from sie_triton.client.address import Address
-from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.calls import ClientCall
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.conversation import Conversation
@@ -33,21 +32,9 @@ class AsyncSIEClient(Conversation):
     The arguments are those of SIEClient.
     """
 
-    def __init__(
-        self,
-        url: str | Address,
-        *,
-        timeout: float | None = None,
-        max_concurrency: int = 4,
-        retry: bool = True,
-        controller_url: str | None = None,
-        token: str = "",
-        ca_file: str = "",
-    ) -> None:
-        address = Address.parse(url, token, ca_file)
-        super().__init__(address, timeout, retry, controller_url)
-        self._opened = self._connect(address)
-        self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
+    def _prepare(self) -> None:
+        self._opened = self._connect(self._address)
+        self._places = asyncio.Semaphore(self._max_concurrency)
 
     def _connect(self, address: Address) -> AsyncConnection:
         return AsyncConnection(address)

@@ -12,7 +12,7 @@ from tenacity import AsyncRetrying
 
 from sie_triton.client import calls
 from sie_triton.client.address import Address
-from sie_triton.client.arguments import checked_model
+from sie_triton.client.arguments import checked_concurrency, checked_model
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
 from sie_triton.client.known import ControllerAddress, advice_of
@@ -44,12 +44,29 @@ class Conversation(ABC):
 
     _limits = ClientLimits()
 
-    def __init__(self, address: Address, timeout: float | None, retry: bool, controller_url: str | None) -> None:
-        self._controller = ControllerAddress.beside(address, controller_url)
+    def __init__(
+        self,
+        url: str | Address,
+        *,
+        timeout: float | None = None,
+        max_concurrency: int = 4,
+        retry: bool = True,
+        controller_url: str | None = None,
+        token: str = "",
+        ca_file: str = "",
+    ) -> None:
+        self._address = Address.parse(url, token, ca_file)
+        self._controller = ControllerAddress.beside(self._address, controller_url)
         self._timeout = checked_timeout(timeout)
+        self._max_concurrency = checked_concurrency(max_concurrency)
         self._retry = retry
         self._ensembles: dict[tuple[str, str], str] = {}
         self._profiles: dict[str, Profiles] = {}
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what the connections of this client need."""
 
     @property
     @abstractmethod

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from sie_triton.client.address import Address
-from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.calls import ClientCall
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection, connection_to
 from sie_triton.client.conversation import Conversation, finished
@@ -45,20 +43,7 @@ class SIEClient(Conversation):
     gateway, `ca_file` names the certificates to trust, in PEM.
     """
 
-    def __init__(
-        self,
-        url: str | Address,
-        *,
-        timeout: float | None = None,
-        max_concurrency: int = 4,
-        retry: bool = True,
-        controller_url: str | None = None,
-        token: str = "",
-        ca_file: str = "",
-    ) -> None:
-        self._address = Address.parse(url, token, ca_file)
-        super().__init__(self._address, timeout, retry, controller_url)
-        self._max_concurrency = checked_concurrency(max_concurrency)
+    def _prepare(self) -> None:
         self._lock = threading.Lock()
         self._opened: GrpcConnection | HttpConnection | None = None
         self._closing: weakref.finalize[..., SIEClient] | None = None
