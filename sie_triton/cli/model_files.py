@@ -17,7 +17,7 @@ from sie_triton.models.catalog.on_disk import doubts, faults
 from sie_triton.models.catalog.recognise import explain, to_yaml
 from sie_triton.models.catalog.select import apart, hub_source, recognised_directory, small_files, with_variants
 from sie_triton.models.weights.local_cache import use_local_cache
-from sie_triton.pipeline.render.build import selected, specs_of
+from sie_triton.pipeline.render.build import selected, spec_of
 from sie_triton.pipeline.render.unloadable import environment_causes
 from sie_triton.records.serving_file import SUFFIXES, fault_lines, file_of
 from sie_triton.settings import Settings
@@ -172,7 +172,7 @@ def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
     errors: list[str] = []
     try:
         config = load_file(file) if file.is_file() else recognised_directory(file)
-        (spec,) = specs_of(settings, [config], settings.runtime)
+        spec = spec_of(config, settings.runtime)
         lines = [*config.warnings(), *config.notes(), *_unserved(config.variants(), settings)]
         lines += [f"warning: {file}: {line}" for line in doubts(spec)]
         errors = [*clashes, *(f"{file}: {line}" for line in faults(spec))]

@@ -26,7 +26,8 @@ def write_repository(
     `runtime` holds the settings of the stages; the default is portable and contains no path of this machine.
     """
     found = selected(settings, names)
-    specs = specs_of(settings, found.models, runtime)
+    runtime = runtime or settings.portable_runtime
+    specs = [spec_of(model, runtime) for model in found.models]
     warnings = [line for model in found.models for line in model.warnings()]
     warnings += [f"not served: {line}" for problem in found.problems.values() for line in problem.splitlines()]
     forwarded = "a door forwards its requests, which sie-triton serve starts"
@@ -41,7 +42,8 @@ def write_repository(
 
 def check_repository(directory: Path, settings: Settings, names: Sequence[str]) -> list[str]:
     """Return the differences between `directory` and a fresh rendering."""
-    specs = rendered(specs_of(settings, selected(settings, names).models, None))
+    runtime = settings.portable_runtime
+    specs = rendered([spec_of(model, runtime) for model in selected(settings, names).models])
     return check(directory, specs, checked_options(settings, [spec.model for spec in specs]))
 
 
@@ -57,10 +59,10 @@ def selected(settings: Settings, names: Sequence[str]) -> LoadedModels:
         cluster=settings.cluster_cache,
         matching=settings.name_patterns,
     )
-    models, problems = [], dict(found.problems)
+    models, problems, runtime = [], dict(found.problems), settings.portable_runtime
     for model in found.models:
         try:
-            specs_of(settings, [model], None)
+            spec_of(model, runtime)
         except CatalogError as exc:
             if names and not model.base:
                 raise
@@ -72,12 +74,11 @@ def selected(settings: Settings, names: Sequence[str]) -> LoadedModels:
     return LoadedModels(models, problems)
 
 
-def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime | None) -> list[ModelSpec]:
-    """Resolve each model; CatalogError for the first one that cannot be served."""
-    specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
-    for model in models:
-        check_dims(model)
-    return specs
+def spec_of(model: ModelConfig, runtime: Runtime) -> ModelSpec:
+    """Resolve a model; CatalogError if it cannot be served."""
+    spec = model.resolve(runtime)
+    check_dims(model)
+    return spec
 
 
 def rendered(specs: Sequence[ModelSpec]) -> list[ModelSpec]:

@@ -9,7 +9,7 @@ from sie_triton.models.catalog import ModelConfig
 from sie_triton.models.catalog.load import load_directory, load_files
 from sie_triton.models.catalog.mention import all_known, mentioned
 from sie_triton.models.catalog.names import conflict_key
-from sie_triton.pipeline.render.build import specs_of
+from sie_triton.pipeline.render.build import spec_of
 from sie_triton.records.known_file import write_known
 from sie_triton.records.serving_file import Serving
 from sie_triton.settings import Settings
@@ -30,7 +30,7 @@ def known_names(settings: Settings) -> list[str]:
 def known_specs(own: Sequence[ModelConfig], settings: Settings) -> Iterator[ModelSpec]:
     for model in all_known(own, settings.name_patterns):
         with suppress(CatalogError):
-            yield from specs_of(settings, [model], settings.runtime)
+            yield spec_of(model, settings.runtime)
 
 
 def find_mentioned(
@@ -54,7 +54,7 @@ def find_mentioned(
                 allow_hub=settings.hf_fallback,
                 cluster=settings.cluster_cache,
             )
-            specs_of(settings, [model], settings.runtime)
+            spec_of(model, settings.runtime)
         except CatalogError as exc:
             yield name, str(exc)
         else:

@@ -28,7 +28,7 @@ from sie_triton.models.catalog.selection import Selection, first_selection, sele
 from sie_triton.models.families import model_of
 from sie_triton.models.known_loras import added_path
 from sie_triton.models.weights.locate import locate
-from sie_triton.pipeline.render.build import checked_options, options_of, specs_of
+from sie_triton.pipeline.render.build import checked_options, options_of, spec_of
 from sie_triton.pipeline.render.known import find_mentioned, list_known
 from sie_triton.pipeline.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.pipeline.render.unloadable import causes, warnings_of
@@ -79,7 +79,8 @@ class Refresh:
             preloaded=sorted(settings.preloaded),
         )
         asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]
-        specs_of(settings, asked if serving.names else [], settings.runtime)
+        for model in asked if serving.names else ():
+            spec_of(model, settings.runtime)
         checked_options(settings, [model.sie_id for model in chosen.models if not model.is_forwarded])
         self._render(chosen, revision=0)
         if self.outcome.problems and not self._served:
@@ -165,9 +166,9 @@ class Refresh:
     def _read(self, text: bytes) -> ModelConfig:
         try:
             config = read_sent(text)
-            specs = specs_of(self.settings, [config], self.settings.runtime)
-            self._check_key(config, specs[0])
-            _check_weights(config, specs[0])
+            spec = spec_of(config, self.settings.runtime)
+            self._check_key(config, spec)
+            _check_weights(config, spec)
         except CatalogError as exc:
             raise ChangeRefused(WRONG, str(exc).replace(f"{SENT}: ", "")) from exc
         return config
@@ -188,24 +189,24 @@ class Refresh:
         self.forwarded |= {name: spec for name, spec in self._forwarded_before.items() if name in kept}
 
     def _render_one(self, model: ModelConfig, revision: int) -> None:
-        specs = specs_of(self.settings, [model], self.settings.runtime)
+        spec = spec_of(model, self.settings.runtime)
         if self.serving.was_added(model.source):
-            self._check_key(model, specs[0])
+            self._check_key(model, spec)
         name, repository = triton_name(model.sie_id), self.serving.repository
         found, before = rendered_revision(repository, name), self.serving.models.get(model.sie_id)
         changed_at = datetime.now(UTC).isoformat(timespec="seconds")
-        if specs[0].is_forwarded:
-            self._forward(specs[0], Served(model.source, changed_at))
+        if spec.is_forwarded:
+            self._forward(spec, Served(model.source, changed_at))
             return
-        if found is not None and is_current(repository, specs[0], self._options, found):
+        if found is not None and is_current(repository, spec, self._options, found):
             changed_at = before.changed_at if before else changed_at
         else:
             if found is not None:
-                _check_weights(model, specs[0])
-            render(repository, specs, self._options, self._hook, revision)
+                _check_weights(model, spec)
+            render(repository, [spec], self._options, self._hook, revision)
             self._revision = revision
             (self.outcome.added if found is None else self.outcome.changed).append(name)
-        loras = specs[0].loras if model_of(specs[0]).takes_loras else None
+        loras = spec.loras if model_of(spec).takes_loras else None
         self._served[model.sie_id] = Served(model.source, changed_at, loras)
 
     def _forward(self, spec: ModelSpec, served: Served) -> None:

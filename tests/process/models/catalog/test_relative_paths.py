@@ -12,7 +12,7 @@ from sie_triton.errors import CatalogError
 from sie_triton.models.catalog import load_file, select
 from sie_triton.models.catalog.load import read_model, read_sent
 from sie_triton.pipeline.render import refresh
-from sie_triton.pipeline.render.build import specs_of
+from sie_triton.pipeline.render.build import spec_of
 from sie_triton.settings import read_settings
 from tests.support.models import save_bert
 
@@ -63,7 +63,7 @@ def test_adapters_are_relative_to_the_file(file, monkeypatch):
 
 def test_all_settings_render_the_same_paths(file):
     settings = read_settings(device="cpu")
-    specs = [specs_of(settings, [load_file(file)], runtime)[0] for runtime in (None, settings.runtime)]
+    specs = [spec_of(load_file(file), runtime) for runtime in (settings.portable_runtime, settings.runtime)]
     assert {spec.weights for spec in specs} == {str(file.parent / "m" / "dense")}
 
 
@@ -114,4 +114,4 @@ def test_dims_are_compared_with_the_directory_beside_the_file(file, minilm_direc
     save_bert(file.parent / "m", tokenizer=minilm_directory)
     file.write_text(content(weights_path="./m/model", tasks={"encode": {"dense": {"dim": 65}}}))
     with pytest.raises(CatalogError, match=r"dense\.dim: must be 64, as in"):
-        specs_of(read_settings(device="cpu"), [load_file(file)], None)
+        spec_of(load_file(file), read_settings(device="cpu").portable_runtime)
