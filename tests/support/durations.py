@@ -87,7 +87,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     scopes: defaultdict[str, float] = defaultdict(float)
     for file in files:
         scopes[scope_of(file)] += stored.get(file, inf)
-    place = {file: (-scopes[scope_of(file)], scope_of(file), -stored.get(file, inf)) for file in files}
+    # The files of a folder in a row: they may share a fixture of the package.
+    place = {
+        file: (-scopes[scope_of(file)], scope_of(file), file.rpartition("/")[0], -stored.get(file, inf))
+        for file in files
+    }
     items.sort(key=lambda item: place[file_of(item.nodeid)])  # stable: tests of a file keep their order
 
 
