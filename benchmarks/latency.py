@@ -137,7 +137,7 @@ def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
             client.encode(model, "hello")
             time.sleep(0.1)
             if record_of(settings, model)["graph_tokens"]:
-                (directory,) = (settings.data_dir / "graphs").iterdir()
+                (directory,) = filter(Path.is_dir, (settings.data_dir / "graphs").iterdir())
                 return path_of(directory, "")
     raise ServerError(f"the server adopted no graph within {TAKEOVER_S:g} s; see {settings.data_dir}/logs")
 
