@@ -69,13 +69,20 @@ def test_memory_already_taken_by_a_loader_is_not_counted_twice(controller, pids,
     assert verdict(controller, other) == GRANTED
 
 
-def test_a_load_for_which_memory_is_freed_is_not_overtaken_for_ever(controller, control, pids, worker_bytes):
-    large, small, resident, worker = pids
+@pytest.fixture
+def waits(controller, control, pids, worker_bytes):
+    """The stage of the process pids[0], which wants 400 bytes; for it a model of 700 leaves, until `may_end` is set."""
+    _, _, resident, worker = pids
     worker_bytes[worker] = 700
     controller.measured = DeviceMemory(700, 1000, "test")
     control.may_end.clear()
     stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
-    waits = stage(controller, "large", large, state=LOADING, wanted_bytes=400)
+    yield stage(controller, "large", pids[0], state=LOADING, wanted_bytes=400)
+    control.may_end.set()
+
+
+def test_a_load_for_which_memory_is_freed_is_not_overtaken_for_ever(controller, control, pids, waits):
+    small = pids[1]
     stage(controller, "small", small, state=LOADING, wanted_bytes=100)
     waits.record["wanted_since_ns"] -= 20 * 10**9
     controller.tick()
@@ -84,7 +91,6 @@ def test_a_load_for_which_memory_is_freed_is_not_overtaken_for_ever(controller, 
     waits.record["wanted_since_ns"] = monotonic_ns() - 10**9
     controller.tick()
     assert verdict(controller, small) == GRANTED
-    control.may_end.set()
 
 
 def test_a_load_waits_for_memory_before_it_is_refused(controller, pids):
@@ -106,21 +112,14 @@ def test_a_load_waits_for_memory_before_it_is_refused(controller, pids):
     assert verdict(controller, pids[1]).startswith("too large\n")
 
 
-def test_a_load_is_refused_once_models_that_leave_have_not_left_for_long(controller, control, pids, worker_bytes):
-    resident, large, worker, _ = pids
-    worker_bytes[worker] = 700
-    controller.measured = DeviceMemory(700, 1000, "test")
-    control.may_end.clear()
-    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
-    waits = stage(controller, "large", large, state=LOADING, wanted_bytes=400)
+def test_a_load_is_refused_once_models_that_leave_have_not_left_for_long(controller, pids, waits):
     controller.tick()
-    assert verdict(controller, large) is None
+    assert verdict(controller, pids[0]) is None
     waits.record["wanted_since_ns"] -= int(ControllerLimits.max_grant_wait_s * 1e9)
     controller.tick()
-    reason, _, text = verdict(controller, large).partition("\n")
+    reason, _, text = verdict(controller, pids[0]).partition("\n")
     assert reason == "out of memory"
     assert "which other models have not freed within 110 s" in text
-    control.may_end.set()
 
 
 def test_a_full_disk_ends_no_round_and_leaves_no_file(controller, pids, caplog):
