@@ -40,6 +40,7 @@ class Runtime:
     engine: str = AUTO  # auto: chosen by the checkpoint's files and by measurement
     max_sub_batch_cost: int = 0  # in the model's cost unit; 0: calibrated
     recalibrate: bool = False
+    max_copies: int = 16  # of a busy model, on GPUs beside its own
     cpu_threads: int = 0  # shared by all models in use; 0: all cores
     max_concurrent_requests: int = 512  # of all models
     max_requests_per_model: int = 0  # 0: no limit of its own

@@ -119,6 +119,7 @@ async def status(door: Door) -> dict[str, Any]:
             "loaded": state_of(each) == "loaded",
             "memory_bytes": each["memory_bytes"],
             "device": each.get("device"),
+            "copies": each.get("copies", []),
             "queue_depth": each["pending"],
             "queue_pending_items": each["pending"],
             "traffic": each["traffic"],

@@ -155,6 +155,12 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         "measurements in data_dir",
     )
     recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
+    max_copies: int = Field(
+        16,
+        ge=0,
+        le=64,
+        description="maximum copies of a busy model, on GPUs beside its own, where memory is free; 0: none",
+    )
     cpu_threads: int = Field(
         0,
         ge=0,

@@ -12,8 +12,8 @@ GROUPS: Mapping[str, str] = {
     "Addresses": "host http_port grpc_port metrics_port controller_port door_port triton_host allow_remote",
     "Memory": "memory_limit_bytes memory_pressure_threshold_percent min_residency_s idle_evict_s load_timeout_s",
     "Device and engine": (
-        "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost measurements_dir "
-        "recalibrate gpu_type gpu_count bundle"
+        "device max_copies default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost "
+        "measurements_dir recalibrate gpu_type gpu_count bundle"
     ),
     "Requests and batches": (
         "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms preprocessor_workers "

@@ -4,13 +4,14 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from json import JSONDecodeError
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -94,17 +95,23 @@ def serving(
     dim: int,
     room_for: float = 0,
     family: str = "sentence_transformer",
+    files: Mapping[str, str] = MappingProxyType({}),
     **given: object,
 ) -> Iterator[Crowd]:
-    """A server with these models and its controller; memory is limited to so many of them, 0 for no limit."""
+    """A server with these models and its controller; memory is limited to so many of them, 0 for no limit.
+
+    `files` are model files of more models, by name.
+    """
     if room_for:  # a worker that has measured takes more memory than one that finds its measurements
         given["measurements_dir"] = root / "measurements"
     settings = fresh_settings(root, models_dir=root, admin_token=ADMIN_TOKEN, **given)
+    files = dict(files)
     for model, directory in directories.items():
         is_entities = is_gliner(directory)
-        file = gliner_file(model, directory) if is_entities else tiny_model_file(model, directory, dim, family)
+        files[model] = gliner_file(model, directory) if is_entities else tiny_model_file(model, directory, dim, family)
+    for model, file in files.items():
         (root / f"{triton_name(model)}.yaml").write_text(file)
-    write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
+    write_repository(root / "model_repository", settings, list(files), runtime=settings.runtime)
     with fork_servers(settings, ()), Server(settings, root / "model_repository") as server:
         server.wait_ready()
         wait_for(lambda: fork_server_ids(settings.status_dir))
@@ -118,7 +125,7 @@ def serving(
             settings = settings.model_copy(update={"memory_limit_bytes": int(limit)})
         with controller(settings, server.control_token) as companion:
             crowd = Crowd(settings, server, companion)
-            wait_for(lambda: crowd.answers() and len(crowd.models()) == len(directories))
+            wait_for(lambda: crowd.answers() and len(crowd.models()) == len(files))
             yield crowd
     # fork servers say which of their processes ended by a fault; SIGKILL is the tests' own
     assert not re.findall("ended by (?:SIGSEGV|SIGABRT|SIGBUS)", (settings.data_dir / "logs" / "stubs.log").read_text())

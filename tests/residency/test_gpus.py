@@ -5,33 +5,42 @@ import re
 import signal
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from benchmarks.preprocess import DIM, saved
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
+from sie_triton.models import known_loras
 from sie_triton.records.status import RESIDENT, records_of
+from tests.conftest import tiny_model_file
 from tests.residency.conftest import TEXT, Crowd, serving, wait_for
+from tests.support.loras import LEAST_COSINE, least_cosine, save_lora
 
 MODELS = [f"test/on-gpu-{i}" for i in range(5)]
+ADAPTED = "test/adapted"
 
 # Each model takes 3 GB, and 1 GB more while it loads; a model that is not measured yet is expected to take 1.5 GB.
 ONE_MODEL, ROOM = 3_000_000_000, 7_200_000_000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
-    """Server of five models whose passes take 0.1 s."""
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path) -> Iterator[Crowd]:
+    """Server of five static models and a BERT, whose passes take 0.1 s."""
     root = tmp_path_factory.mktemp("gpus")
     models, limit = dict.fromkeys(MODELS, saved(root / "static")), ROOM * 100 // 85 + 1
     given = {"device": "cuda:0,cuda:1", "memory_limit_bytes": limit, "min_residency_s": 0, "max_batch_requests": 2}
+    given |= {"engine": "torch", "default_compute_precision": "float32", "max_loras_per_model": 2}
+    given["files"] = {ADAPTED: tiny_model_file(ADAPTED, tiny_directory)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRETENDED_LOST", str(root / "lost"))
         patch.setenv("PRETENDED_PASS_S", "0.1")
@@ -52,10 +61,10 @@ def lost(server: Crowd) -> Iterator[Path]:
 @pytest.fixture
 def crowd(server: Crowd) -> Crowd:
     """The server without a model in memory, and with both GPUs."""
-    for model in MODELS:
+    for model in (*MODELS, ADAPTED):
         if server.state(model) != "cold":
             server.act(model, "evict")
-    wait_for(lambda: {server.state(model) for model in MODELS} == {"cold"})
+    wait_for(lambda: {server.state(model) for model in (*MODELS, ADAPTED)} == {"cold"})
     wait_for(lambda: memory_of_gpus(server) == {"cuda:0": 0, "cuda:1": 0} and not is_lost(server))
     return server
 
@@ -105,22 +114,22 @@ def test_a_busy_model_gets_a_copy_which_heals_stands_in_and_leaves_first(crowd):
     busy, before = MODELS[0], len(crowd.evictions())
     with SIEClient(crowd.grpc) as client:
         right = client.encode(busy, TEXT)["dense"]
-        with many_clients(crowd, busy, right):
-            own = worker(crowd)
+        with many_clients(crowd, busy, {"": right}):
+            own = worker(crowd, busy)
             wait_for(lambda: crowd.models()[busy]["copies"] == ["cuda:1"])
             assert crowd.models()[busy]["memory_bytes"] == 2 * ONE_MODEL + 1
 
             # The copy stands in for a worker that is killed, and gets a copy in turn.
-            copy = worker(crowd, is_copy=True)
+            copy = worker(crowd, busy, is_copy=True)
             os.kill(own, signal.SIGKILL)
-            wait_for(lambda: worker(crowd) == copy)
+            wait_for(lambda: worker(crowd, busy) == copy)
             wait_for(lambda: crowd.models()[busy]["copies"] == ["cuda:0"])
             assert crowd.models()[busy]["device"] == "cuda:1"
 
             # A copy that is killed is made again, after a while.
-            copy = worker(crowd, is_copy=True)
+            copy = worker(crowd, busy, is_copy=True)
             os.kill(copy, signal.SIGKILL)
-            wait_for(lambda: worker(crowd, is_copy=True) not in (0, copy), 120)
+            wait_for(lambda: worker(crowd, busy, is_copy=True) not in (0, copy), 120)
 
             # Each GPU has room for one model beside it; for the third, the copy leaves, and no model does.
             for model in MODELS[1:4]:
@@ -131,17 +140,44 @@ def test_a_busy_model_gets_a_copy_which_heals_stands_in_and_leaves_first(crowd):
         assert sorted(places(crowd).values()) == [0, 0, 1, 1]
 
 
+@pytest.mark.timeout(400)
+def test_a_copy_computes_with_each_adapter_too(crowd, tiny_directory, tmp_path):
+    """The copy stands in for a worker that is killed, an eviction takes both, and no answer is wrong."""
+    library = SentenceTransformer(str(tiny_directory), device="cpu")
+    base, expected = library[0].model, {"": library.encode(TEXT)}
+    for seed, name in enumerate(("first", "second")):
+        library[0].model = save_lora(tmp_path / name, base, seed, 0.3, target_modules="all-linear")
+        expected[name] = library.encode(TEXT)
+        known_loras.add(
+            known_loras.added_path(Path(crowd.settings.runtime.loras_dir), ADAPTED), name, str(tmp_path / name)
+        )
+    with SIEClient(crowd.grpc) as client:
+        right = {name: client.encode(ADAPTED, TEXT, lora=name)["dense"] for name in expected}
+    for name, vector in right.items():
+        assert least_cosine(vector[None], expected[name][None]) >= LEAST_COSINE
+    with many_clients(crowd, ADAPTED, right):
+        own = worker(crowd, ADAPTED)
+        wait_for(lambda: crowd.models()[ADAPTED]["copies"] == ["cuda:1"])
+        copy = worker(crowd, ADAPTED, is_copy=True)
+        os.kill(own, signal.SIGKILL)
+        wait_for(lambda: worker(crowd, ADAPTED) == copy)
+        wait_for(lambda: crowd.models()[ADAPTED]["copies"] == ["cuda:0"])
+        crowd.act(ADAPTED, "evict")
+        wait_for(lambda: worker(crowd, ADAPTED) not in (0, copy))
+
+
 @contextmanager
-def many_clients(crowd: Crowd, model: str, right: np.ndarray) -> Iterator[None]:
-    """Clients that ask for one text after another; at the end none may have failed, or got another vector."""
+def many_clients(crowd: Crowd, model: str, right: Mapping[str, np.ndarray]) -> Iterator[None]:
+    """Clients that ask for one text with one LoRA adapter after another; none may fail, or get another vector."""
     stopped = threading.Event()
 
     def ask_on(_: int) -> int:
         with SIEClient(crowd.grpc) as client:
-            for count in range(10**9):
+            for count, (lora, vector) in enumerate(cycle(right.items())):
                 if stopped.is_set():
                     return count
-                assert np.array_equal(client.encode(model, TEXT)["dense"], right)
+                found = client.encode(model, TEXT, lora=lora or None)["dense"]
+                assert np.allclose(found, vector, rtol=0, atol=1e-6)
         raise AssertionError
 
     with ThreadPoolExecutor(16) as pool:
@@ -153,9 +189,9 @@ def many_clients(crowd: Crowd, model: str, right: np.ndarray) -> Iterator[None]:
         assert all(client.result() for client in clients)
 
 
-def worker(crowd: Crowd, is_copy: bool = False) -> int:
-    """Return the pid of the worker of the busy model, or of its copy; 0 if there is none."""
-    found = records_of(crowd.settings.status_dir, MODELS[0].replace("/", "__"), "inference")
+def worker(crowd: Crowd, model: str, is_copy: bool = False) -> int:
+    """Return the pid of the worker of a model, or of its copy; 0 if there is none."""
+    found = records_of(crowd.settings.status_dir, triton_name(model), "inference")
     workers = [each["worker_pid"] for each in found if bool(each["copy"]) == is_copy and each["state"] == RESIDENT]
     return workers[0] if workers else 0
 

@@ -56,7 +56,7 @@ class Copy:
 
 
 class Copies:
-    """The workers of one inference process beside its own, on others of its `devices`.
+    """The workers of one inference process beside its own, at most `most`, on others of its `devices`.
 
     A thread of this object, which runs after `start`, calls `look`: it asks, loads and lets go. Lanes call
     `least_busy`, the thread that replaces a worker `drop` and `promote`. A copy that cannot be loaded, or that ends,
@@ -67,13 +67,14 @@ class Copies:
         self,
         status: StatusWriter,
         devices: Sequence[str],
+        most: int,
         scheduler: Scheduler[J],
         loader: Loader,
         loras: LoraCache,
         limits: CopyLimits = CopyLimits(),
         clock: Callable[[], int] = monotonic_ns,
     ) -> None:
-        self._status, self._devices = status, devices
+        self._status, self._devices, self.most = status, devices, most
         self._scheduler, self._loader, self._loras = scheduler, loader, loras
         self._limits, self._clock = limits, clock
         self._changed = Condition()
@@ -84,8 +85,8 @@ class Copies:
         self._sweep = Sweep("copies", limits.look_s, self.look)
 
     def start(self) -> None:
-        """Look after copies from now on, if there is more than one device."""
-        if len(self._devices) > 1:
+        """Look after copies from now on, if there may be any."""
+        if self.most:
             with suppress(BusyError):  # the next load starts it
                 self._sweep.start()
 
@@ -161,14 +162,14 @@ class Copies:
         times = {"crowded_since_ns": since, "joined_ns": self._joined_ns, "left_ns": self._left_ns}
         return (
             wants_copy(self._clock(), **times, limits=self._limits)
-            and 1 + len(self._held) < len(self._devices)
+            and len(self._held) < self.most
             and bool(own["state"] == RESIDENT and own["device_bytes"])
             and not self._status.has_successor()
         )
 
     def _ask(self) -> Copy:
         numbers = {copy.record.number for copy in self._held.values()}
-        number = next(number for number in range(1, len(self._devices)) if number not in numbers)
+        number = next(number for number in range(1, self.most + 1) if number not in numbers)
         record = CopyRecord(self._status, number)
         copy = Copy(record, answer_path(self._status.directory, record.pid, number), record.record)
         copy.answer.unlink(missing_ok=True)

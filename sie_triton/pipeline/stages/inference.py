@@ -84,8 +84,8 @@ class Inference(ColdStage[WorkerHandle]):
         self._loader = Loader(spec, device, status, self.closing, self._died, limits)
         limit, is_known = spec.runtime.max_loras_per_model, self._codec.loras.holds
         self._loras = LoraCache(limit, self._loader.fetch_lora, self._submit_late, status, is_known, limits)
-        devices = [] if self._is_remote else self._devices
-        self._copies = Copies(status, devices, self._scheduler, self._loader, self._loras, limits.copies)
+        most = 0 if self._is_remote else min(spec.runtime.max_copies, len(self._devices) - 1)
+        self._copies = Copies(status, self._devices, most, self._scheduler, self._loader, self._loras, limits.copies)
 
     def origin(self, request: Request) -> Origin:
         context = self._codec.context(request)
@@ -133,7 +133,7 @@ class Inference(ColdStage[WorkerHandle]):
     def _run_now(self, jobs: Sequence[InferenceJob]) -> None:
         """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
         # Behind a full batch others wait in Triton, which must come here to be seen, and given to a copy.
-        most = self._max_requests if len(self._devices) == 1 else self._max_requests - 1
+        most = self._max_requests - bool(self._copies.most)
         if 0 < len(jobs) <= most:
             items = sorted(items_of(jobs), key=cost)
             with self._reserved(total_cost(items), len(items), len(jobs)) as threads:

@@ -114,7 +114,14 @@ def test_the_memory_of_the_status_has_the_use_beyond_which_models_are_evicted():
 def test_the_status_names_each_gpu(devices, num_gpus):
     door, backend = door_of()
     each = [{"device": device, "used_bytes": 1, "limit_bytes": 500} for device in devices]
-    model = {"state": "resident", "memory_bytes": 1, "pending": 0, "traffic": {}, "device": devices[-1]}
+    model = {
+        "state": "resident",
+        "memory_bytes": 1,
+        "pending": 0,
+        "traffic": {},
+        "device": devices[-1],
+        "copies": devices[:-1],
+    }
 
     async def states() -> States:
         return States({}, {"m": model}, {"used_bytes": 3, "limit_bytes": 1000, "devices": each}, monotonic())
@@ -122,7 +129,8 @@ def test_the_status_names_each_gpu(devices, num_gpus):
     backend.states = states
     told = knock(door, lambda client: client.get("/status")).json()
     assert told["gpus"] == (each if num_gpus else [])
-    assert (told["gpu_count"], told["models"][0]["device"]) == (num_gpus, devices[-1])
+    assert told["gpu_count"] == num_gpus
+    assert (told["models"][0]["device"], told["models"][0]["copies"]) == (devices[-1], devices[:-1])
     assert told["memory"].keys() == {"used_bytes", "limit_bytes", "pressure_bytes"}
 
 

@@ -8,6 +8,7 @@ from time import monotonic_ns
 
 import pytest
 
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import LoadError
 from sie_triton.pipeline.limits import CopyLimits, StageLimits
 from sie_triton.pipeline.stages import inference as module
@@ -79,10 +80,10 @@ class FakeLoader:
 class Stage:
     """Warm stage whose copies are looked after by `look` alone, by a clock that only this object puts forward."""
 
-    def __init__(self, directory, devices=DEVICES):
+    def __init__(self, directory, devices=DEVICES, max_copies=64):
         limits = StageLimits(copies=CopyLimits(look_s=3600))
         self.status = StatusWriter(directory, "m", "inference", 0)
-        self.inference = Inference(spec(), ",".join(devices), self.status, limits)
+        self.inference = Inference(spec(runtime=Runtime(max_copies=max_copies)), ",".join(devices), self.status, limits)
         self.inference._loader = self.inference._copies._loader = self.loader = FakeLoader()
         self.copies, self._now_ns = self.inference._copies, monotonic_ns()
         self.copies._clock = lambda: self._now_ns
@@ -211,11 +212,11 @@ def test_a_wish_ends_with_the_crowd(stage):
     assert stage.asking() == []
 
 
-@pytest.mark.parametrize("devices", [["cuda:0"], ["cpu"]])
-def test_a_model_with_one_device_never_asks(tmp_path, monkeypatch, devices):
+@pytest.mark.parametrize(("devices", "most"), [(["cuda:0"], 64), (["cpu"], 64), (DEVICES, 0)])
+def test_a_model_with_one_device_or_without_copies_never_asks(tmp_path, monkeypatch, devices, most):
     monkeypatch.setattr(module, "expected_bytes", lambda _: SIZE)
     monkeypatch.setattr(module, "granted_memory", lambda *_: nullcontext(Granted(devices[0])))
-    stage = Stage(tmp_path, devices)
+    stage = Stage(tmp_path, devices, max_copies=most)
     stage.copies.start()
     assert stage.copies._sweep._thread is None
     stage.release()
