@@ -21,6 +21,7 @@ from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.worker.expected import RESIDENT_BYTES
 from sie_triton.pipeline.worker.messages import Load, Quickened
 from sie_triton.system.host.container import container_memory
+from sie_triton.system.host.core_time import seconds_on_core
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.child import end_with_parent, start
 
@@ -90,9 +91,7 @@ class Graphs:
             # Threads of a finished pass spin on their cores for a while, in case another pass follows.
             time.sleep(max(self._limits.trial_rest_s, took))
             num_started, is_idle = self._num_started, self._num_started == self._num_ended
-            started = time.perf_counter()
-            work()
-            took = time.perf_counter() - started
+            took = seconds_on_core(work)
             self._engine.release_threads()
             if is_idle and num_started == self._num_started:
                 break

@@ -20,6 +20,7 @@ from sie_triton.pipeline.worker.__main__ import load
 from sie_triton.pipeline.worker.calibration import Device, Sampler, calibrate, calibration_name, choose, measure
 from sie_triton.pipeline.worker.messages import Load
 from sie_triton.records.status import StatusWriter
+from sie_triton.system.host import core_time
 from tests.support.environments import loader_of
 from tests.support.stages import spec
 
@@ -58,11 +59,17 @@ def timed_adapter(monkeypatch):
     """Make a FakeAdapter whose clock is the one that calibration reads."""
 
     def make(*args):
-        adapter = FakeAdapter(*args)
-        monkeypatch.setattr(calibration, "perf_counter", lambda: adapter.now)
-        return adapter
+        return clocked(FakeAdapter(*args), monkeypatch)
 
     return make
+
+
+def clocked(adapter, monkeypatch):
+    """Let calibration read the adapter's clock; no other thread takes a core."""
+    for module in (calibration, core_time):
+        monkeypatch.setattr(module, "perf_counter", lambda: adapter.now)
+    monkeypatch.setattr(core_time, "waited_s", lambda: 0.0)
+    return adapter
 
 
 def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
@@ -182,8 +189,7 @@ def test_the_smallest_size_must_fit():
 
 @pytest.mark.parametrize(("num_tokens", "padded_at"), [(2048, 2048), (10**9, 256)])
 def test_a_size_chosen_while_memory_is_short_is_not_stored(monkeypatch, num_tokens, padded_at):
-    adapter, measurements = short_of(num_tokens, padded_at), Measurements()
-    monkeypatch.setattr(calibration, "perf_counter", lambda: adapter.now)
+    adapter, measurements = clocked(short_of(num_tokens, padded_at), monkeypatch), Measurements()
     device = Device(Freeing(spec(), "cuda:0", Measurements()), 1)
     assert calibrate(adapter, TOKENS, 4096, measurements, device).sub_batch_cost == 1024
     assert adapter.path == (PACKED if padded_at == 256 else PADDED)
