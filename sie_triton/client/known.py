@@ -45,7 +45,7 @@ class ControllerAddress(NamedTuple):
     @classmethod
     def given(cls, target: str, token: str = "") -> "ControllerAddress":
         """Return the address that a client asks, with advice to its caller."""
-        named = f"; no controller, which adds known models, answers at {target}: set controller_url or --controller-port"
+        named = f"; no controller, to add known models answers at {target}: set controller_url or --controller-port"
         return cls(target, token, named)
 
 
