@@ -368,3 +368,15 @@ def test_a_filter_chooses_from_the_starter_set_and_names_known_models(tmp_path):
     empty = RefreshedServer(tmp_path / "empty", models_dir=None, model_filter="intfloat/*")
     empty.start()
     assert dict(empty.serving.models) == {}
+
+
+@pytest.mark.parametrize(("pattern", "is_served"), [("nobody/*", False), ("BAAI/bge-m4", False), ("BAAI/*", True)])
+def test_a_filter_that_matches_no_known_model_is_refused(tmp_path, pattern, is_served):
+    server = RefreshedServer(tmp_path, models_dir=None, model_filter=pattern)
+    if is_served:
+        server.start()
+    else:
+        with pytest.raises(CatalogError, match=f"^model_filter: {re.escape(pattern)}: matches no known model"):
+            server.start()
+    server = RefreshedServer(tmp_path / "any", models_dir=None, model_filter=pattern, allow_any_model=True)
+    server.start()
