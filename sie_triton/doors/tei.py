@@ -112,9 +112,8 @@ class Tei:
     async def by_model(self, request: DoorRequest) -> Answer:
         """Answer as the route of what the model returns, which is that of `info`."""
         what, _ = await self._capable.any()
-        routes = {SPARSE_VECTORS: self.embed_sparse, MULTIVECTORS: self.embed_all}
-        routes |= {SCORES: self.rerank, CLASSES: self.predict}
-        return await routes.get(what, self.embed)(request)
+        others = {SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, CLASSES: self.predict}
+        return await (others | {MULTIVECTORS: self.embed_all}).get(what, self.embed)(request)
 
     async def embed(self, request: DoorRequest) -> Answer:
         results = await self._embedded(request, "dense", DENSE_VECTORS)
