@@ -325,8 +325,9 @@ def main() -> None:
     add = sys.stdin.buffer.read() if given.add else None
     try:
         outcome = refresh(given.data_dir, add=add, remove=given.remove, mention=given.mention, forget=given.forget)
-    except OSError as exc:  # such as a full disk
-        sys.exit(f"the repository was not brought up to date: {exc}")
+    except OSError as exc:  # such as a full disk, which takes no log either
+        sys.stdout.write(f"the repository was not brought up to date: {exc}")
+        sys.exit(1)
     sys.stdout.write(json.dumps(asdict(outcome)))
 
 
