@@ -1,6 +1,7 @@
 """Command-line options, generated from the settings so that flags and variables stay the same."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -20,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 # Options of the address of a running server.
-ADDRESS = ("url", "ca_file", "host", "grpc_port", "auth_tokens")
+ADDRESS = ("url", "ca_file", "host", "grpc_port", "controller_port", "auth_tokens")
 
 # Key of a context that shows all options.
 ALL = "sie_triton.all_options"
@@ -97,7 +98,7 @@ CA_FILE = click.option(
 
 def address_options(command: Command) -> Command:
     """Add the options ADDRESS, from which `address_of` makes the address of a running server's Triton."""
-    command = running_options(["host", "grpc_port", "auth_tokens"])(command)
+    command = running_options(["host", "grpc_port", "controller_port", "auth_tokens"])(command)
     command = CA_FILE(command)
     about = "server: http://host:port, grpc://host:port, or https and grpcs for TLS; default: --host and --grpc-port"
     return click.option("--url", metavar="URL", help=about)(command)
@@ -106,18 +107,18 @@ def address_options(command: Command) -> Command:
 def address_of(*, url: str | None, ca_file: str | None, **flags: Any) -> "Address":
     """Return the address that the options ADDRESS describe, with the first of `auth_tokens`.
 
-    Those of the environment and of sie.yaml are a server's: they go to that of `host`, or to `gateway_url`, and not to
-    a `url`.
+    The environment and sie.yaml tell of a server: its tokens and its controller's port belong to `host`, or to
+    `gateway_url`, and not to a `url`.
     """
     from sie_triton.client.address import Address
 
     settings = settings_of_running(**flags)
-    is_meant = url is None or flags["auth_tokens"] is not None
-    token = next(iter(tokens(settings.auth_tokens)), "") if is_meant else ""
+    told = {name for name in flags if url is None or flags[name] is not None}
+    token = next(iter(tokens(settings.auth_tokens)), "") if "auth_tokens" in told else ""
     of_cluster = settings.gateway_url if "gateway_url" in flags else ""
-    return Address.parse(
-        url or of_cluster or f"grpc://{settings.inner_host}:{settings.grpc_port}", token, ca_file or ""
-    )
+    place = url or of_cluster or f"grpc://{settings.inner_host}:{settings.grpc_port}"
+    address = Address.parse(place, token, ca_file or "")
+    return replace(address, controller_port=settings.controller_port) if "controller_port" in told else address
 
 
 def warn_of_unknown_variables() -> None:

@@ -21,6 +21,7 @@ class Address:
     is_secure: bool = False  # by TLS
     token: str = field(default="", repr=False)  # sent as bearer token; empty: none
     ca_file: str = ""  # certificates to trust, in PEM; empty: those of the system for HTTP, of grpcio for gRPC
+    controller_port: int = 8003  # of the controller on the same host
 
     def __str__(self) -> str:
         return f"{self.transport}{'s' if self.is_secure else ''}://{self.target}"

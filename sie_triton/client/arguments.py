@@ -105,8 +105,8 @@ def _check_parameter(name: str, value: Any) -> None:
     if not isinstance(name, str):
         raise InputError.at("options", f"names must be strings, {name!r} is {type(name).__name__}")
     if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
-        remedy = "; pass timeout=seconds to the call instead" if name == "timeout" else ""
-        raise InputError.at(f"options.{name}", f"is reserved by Triton{remedy}")
+        remedy = "; the timeout of a call, or the header X-Request-Timeout, takes seconds" if name == "timeout" else ""
+        raise InputError.at(name, f"is reserved by Triton{remedy}")
     if isinstance(value, str):
         utf_8(value, name)
     elif not isinstance(value, (bool, int, float)):

@@ -11,8 +11,6 @@ from sie_triton.client.limits import ClientLimits
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, ModelLoading
 
-PORT = 8003
-
 REQUIRES_TOKEN = (
     "adds known models only for callers with a valid token; give it as token, or run on the server's machine "  # noqa: S105
     "sie-triton models add"
@@ -28,7 +26,7 @@ class ControllerAddress(NamedTuple):
 
     @classmethod
     def beside(cls, triton: Address, url: str | None) -> "ControllerAddress | None":
-        """Parse the controller's `url`; None means Triton's host and the default port, "" that it must not be asked.
+        """Parse the controller's `url`; None means the port beside Triton, "" that it must not be asked.
 
         The controller has no TLS, so that with TLS only a `url` makes a client ask it.
 
@@ -36,7 +34,7 @@ class ControllerAddress(NamedTuple):
         'host:8003'
         """
         if url is None and not triton.is_secure:
-            return cls.given(f"{triton.host}:{PORT}", triton.token)
+            return cls.given(f"{triton.host}:{triton.controller_port}", triton.token)
         if not url:
             return None
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -47,7 +45,7 @@ class ControllerAddress(NamedTuple):
     @classmethod
     def given(cls, target: str, token: str = "") -> "ControllerAddress":
         """Return the address that a client asks, with advice to its caller."""
-        named = f"; no controller, which adds known models, answers at {target}: give its address as controller_url"
+        named = f"; no controller, to add known models answers at {target}: set controller_url or --controller-port"
         return cls(target, token, named)
 
 

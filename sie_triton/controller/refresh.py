@@ -43,7 +43,8 @@ def refresh(
     except subprocess.TimeoutExpired as exc:
         raise ServerError(f"reading the model files took longer than {timeout_s:g} s") from exc
     except (subprocess.CalledProcessError, ValueError) as exc:
-        raise ServerError("the model files could not be read; the controller's log has the details") from exc
+        said = exc.stdout.decode(errors="replace") if isinstance(exc, subprocess.CalledProcessError) else ""
+        raise ServerError(said or "the model files could not be read; the controller's log has the details") from exc
     outcome = ChangeOutcome(**raw)
     if outcome.refused:
         raise ChangeRefused(outcome.refused, outcome.reason)

@@ -16,7 +16,7 @@ from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors.endpoint import Answer, Door, DoorRequest
 from sie_triton.doors.fields import Body, Count, Ignored, Items, ModelName
-from sie_triton.doors.items import item_in
+from sie_triton.doors.items import file_in, item_in
 from sie_triton.doors.json_dialects import answered, cut_by, items_of
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import as_base64
@@ -64,7 +64,7 @@ class Embed(Body):
             problem = f"give one of texts, images and inputs (texts with images); got {' and '.join(given) or 'none'}"
             raise InputError.at((given[1:] or ["texts"])[0], problem)
         if self.images:
-            return "images", [item_in({IMAGE.name: image}, f"images[{i}]") for i, image in enumerate(self.images)]
+            return "images", [{IMAGE.name: file_in(image, f"images[{i}]")} for i, image in enumerate(self.images)]
         if self.inputs:
             return "inputs", [_item(each, f"inputs[{i}]") for i, each in enumerate(self.inputs)]
         return "texts", items_of(self.texts or [])

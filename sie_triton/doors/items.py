@@ -18,7 +18,7 @@ from sie_triton.doors.places import ENCODE, FILE_KEYS, ID, IMAGES, ITEM_KEYS, ME
 # Kinds of input that are files, with the fields of their objects.
 MEDIA = {IMAGE.name: FILE_KEYS, AUDIO.name: SOUND_KEYS, DOCUMENT.name: FILE_KEYS}
 
-FILE = 'give {"data": …}: bytes in msgpack, base64 in JSON'
+FILE = "send base64 or a data: URL, in msgpack bytes; addresses are not fetched"
 
 
 def items_in(found: Mapping[str, Any], max_items: int, places: Places = ENCODE) -> list[dict[str, Any]]:
@@ -75,10 +75,10 @@ def _files(item: Mapping[str, Any], name: str, places: Places) -> dict[str, Any]
     for kind, value in given.items():
         if isinstance(value, dict):
             places.check(value, f"{name}.{kind}", MEDIA[kind])
-    return {kind: _file(value, f"{name}.{kind}") for kind, value in given.items()}
+    return {kind: file_in(value, f"{name}.{kind}") for kind, value in given.items()}
 
 
-def _file(value: Any, name: str) -> Any:
+def file_in(value: Any, name: str) -> Any:
     """Return the bytes of a file; for audio given as an array, the array and its sampling rate."""
     data = value.get("data") if isinstance(value, dict) else value
     if isinstance(data, np.ndarray) and name.endswith(AUDIO.name) and isinstance(value, dict):

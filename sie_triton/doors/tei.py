@@ -83,7 +83,7 @@ def routes(door: Door) -> list[Route]:
         return post(f"/{name}", answering(handler, partial(document, *limits)), f"tei_{name}")
 
     return [
-        post("/", answering(tei.embed), "tei_"),
+        post("/", answering(tei.by_model), "tei_"),
         posted(tei.embed, Embed, "Dense vectors", given, several(NUMBERS)),
         posted(tei.embed_all, Embed, "A vector for each token", given, several(several(NUMBERS)), MULTIVECTORS),
         posted(tei.embed_sparse, Embed, "Sparse vectors", given, several(several(WEIGHT)), SPARSE_VECTORS),
@@ -108,6 +108,12 @@ class Tei:
 
     def __init__(self, capable: Capable, tokenizers: Tokenizers) -> None:
         self._capable, self._tokenizers = capable, tokenizers
+
+    async def by_model(self, request: DoorRequest) -> Answer:
+        """Answer as the route of what the model returns, which is that of `info`."""
+        what, _ = await self._capable.any()
+        others = {SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, CLASSES: self.predict}
+        return await (others | {MULTIVECTORS: self.embed_all}).get(what, self.embed)(request)
 
     async def embed(self, request: DoorRequest) -> Answer:
         results = await self._embedded(request, "dense", DENSE_VECTORS)

@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sie_triton.contract import TASKS
-from sie_triton.contract.names import triton_name
+from sie_triton.contract.names import matches, triton_name
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import CatalogError, LoadError, ServerError
 from sie_triton.models.catalog import ModelConfig
 from sie_triton.models.catalog.endpoint import check_key
-from sie_triton.models.catalog.load import SENT, read_sent
+from sie_triton.models.catalog.load import SENT, known_models, read_sent
 from sie_triton.models.catalog.selection import Selection, first_selection, selection
 from sie_triton.models.families import model_of
 from sie_triton.models.known_loras import added_path
@@ -78,6 +78,9 @@ class Refresh:
             matching=settings.name_patterns,
             preloaded=sorted(settings.preloaded),
         )
+        is_known = any(matches(name, settings.name_patterns) for name in known_models())
+        if not (chosen.models or chosen.problems or is_known or settings.allow_any_model):
+            raise CatalogError(f"model_filter: {settings.model_filter}: matches no known model")
         asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]
         for model in asked if serving.names else ():
             spec_of(model, settings.runtime)
@@ -322,8 +325,9 @@ def main() -> None:
     add = sys.stdin.buffer.read() if given.add else None
     try:
         outcome = refresh(given.data_dir, add=add, remove=given.remove, mention=given.mention, forget=given.forget)
-    except OSError as exc:  # such as a full disk
-        sys.exit(f"the repository was not brought up to date: {exc}")
+    except OSError as exc:  # such as a full disk, which takes no log either
+        sys.stdout.write(f"the repository was not brought up to date: {exc}")
+        sys.exit(1)
     sys.stdout.write(json.dumps(asdict(outcome)))
 
 

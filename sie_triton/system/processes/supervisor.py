@@ -64,7 +64,7 @@ class Supervisor:
                 return
             ready_since = monotonic()
             log = self._program.log.path.resolve()
-            self._say(f"{self._program.name} is back after {ready_since - died:.1f} s; the log says more: {log}")
+            self._say(f"{self._program.name} was restarted in {ready_since - died:.1f} s; the log says more: {log}")
 
     def close(self) -> None:
         """End the program, and do not restart it."""

@@ -8,6 +8,7 @@ import pytest
 
 from sie_triton.cli.options import ADDRESS, address_of
 from sie_triton.client.failures import Unauthorized
+from sie_triton.client.known import ControllerAddress
 from sie_triton.errors import InputError, Unreachable
 from tests.support.clients import KINDS, MODEL, raises_exactly
 from tests.support.doubles import FakeTriton
@@ -62,16 +63,20 @@ def test_certificates_without_tls_are_refused(kind, url, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "token"),
+    ("given", "token", "controller"),
     [
-        ({}, "of-the-server"),
-        ({"url": "http://elsewhere:8000"}, ""),
-        ({"url": "http://elsewhere:8000", "auth_tokens": "mine"}, "mine"),
+        ({}, "of-the-server", "127.0.0.1:9003"),
+        ({"url": "http://elsewhere:8000"}, "", "elsewhere:8003"),
+        ({"url": "http://elsewhere:8000", "auth_tokens": "mine"}, "mine", "elsewhere:8003"),
+        ({"url": "http://elsewhere:8000", "controller_port": 9103}, "", "elsewhere:9103"),
     ],
 )
-def test_a_servers_tokens_go_to_no_other_url(monkeypatch, given, token):
+def test_a_servers_tokens_and_its_controllers_port_are_for_no_other_url(monkeypatch, given, token, controller):
     monkeypatch.setenv("SIE_AUTH_TOKENS", "of-the-server,another")
-    assert address_of(**{**dict.fromkeys(ADDRESS), **given}).token == token
+    monkeypatch.setenv("SIE_CONTROLLER_PORT", "9003")
+    address = address_of(**{**dict.fromkeys(ADDRESS), **given})
+    asked = ControllerAddress.beside(address, None)
+    assert (address.token, asked and asked.target) == (token, controller)
 
 
 def test_a_command_sends_the_token_by_tls(fake, tmp_path):

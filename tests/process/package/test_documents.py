@@ -13,6 +13,7 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.models.catalog.config import ModelConfig
 from sie_triton.models.catalog.options import MuveraOptions
 from sie_triton.models.families import FAMILIES, family
+from tools.pages.models import shipped
 
 ROOT = Path(__file__).parents[3]
 MODEL_FILES = ROOT / "docs" / "model-files.md"
@@ -145,6 +146,12 @@ def messages_of(page: str) -> list[str]:
     """The quoted messages in a page's lists, before the first colon outside of them."""
     heads = re.findall(r"^- ((?:`[^`]+`|[^`:\n])+): ", page, re.MULTILINE)
     return [quoted for head in heads for quoted in re.findall(r"`([^`]+ [^`]*)`", head)]
+
+
+def test_pages_count_the_model_files_of_the_package():
+    counted = r"([0-9]+) (?:have a model file in the package|public models|known models)"
+    for page in ("README.md", "docs/serving-models.md", "docs/features.md"):
+        assert re.findall(counted, (ROOT / page).read_text()) == [str(len([*shipped()]))], page
 
 
 def test_messages_of_troubleshooting_are_in_the_source():

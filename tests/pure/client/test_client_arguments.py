@@ -61,7 +61,8 @@ OPTIONS_OF_EXTRACT = {
 OPTIONS = {
     "options": [[("dimensions", 3)], {3: 3}],
     "dimensions": [{"dimensions": [3]}, {"dimensions": None}, {"dimensions": 2**63}],
-    "options.timeout": [{"timeout": 3}],
+    "timeout": [{"timeout": 3}],
+    "priority": [{"priority": 3}],
 }
 
 

@@ -80,12 +80,20 @@ def test_a_field_that_is_not_read_is_named(given, field):
         read({"model": "m", "inputs": [given]})
 
 
-@pytest.mark.parametrize("images", [["data:image/png;base64,"], None])
-def test_an_image_without_bytes_is_refused(images):
+@pytest.mark.parametrize(
+    ("images", "field"), [(["data:image/png;base64,"], r"images\[0\]"), (None, r"inputs\[0\].image")]
+)
+def test_an_image_without_bytes_is_refused(images, field):
     content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
     given = {"images": images} if images else {"inputs": [{"content": content}]}
-    with pytest.raises(Failure, match=r"\[0\].image: is empty"):
+    with pytest.raises(Failure, match=rf"^{field}: is empty"):
         read({"model": "m"} | given)
+
+
+@pytest.mark.parametrize("image", ["http://host/a.png", "data:image/png;base64,a"])
+def test_an_image_that_is_no_base64_is_refused_by_its_field(image):
+    with pytest.raises(Failure, match=r"^images\[1\]: is not valid base64.* data: URL"):
+        read({"model": "m", "images": [PIXEL, image]})
 
 
 def test_an_item_without_content_is_refused():

@@ -5,7 +5,15 @@ import pytest
 
 from sie_triton.doors import tei
 from sie_triton.doors.json_dialects import cut_by
-from sie_triton.doors.model_choice import CLASSES, Capable, able
+from sie_triton.doors.model_choice import (
+    CLASSES,
+    DENSE_VECTORS,
+    MULTIVECTORS,
+    SCORES,
+    SPARSE_VECTORS,
+    Capable,
+    able,
+)
 from sie_triton.doors.tei import rerank_answer, sparse_answer
 from sie_triton.errors import InputError
 from tests.support.doors import TIMING, door_of, post
@@ -114,6 +122,42 @@ def test_a_body_of_cohere_at_teis_path_is_answered_in_coheres_dialect(serving):
     assert refused.json()["message"].startswith("documents: is empty")
 
 
+KINDS_OF_MODEL = {
+    DENSE_VECTORS: ("/embed", {"inputs": "a"}),
+    SPARSE_VECTORS: ("/embed_sparse", {"inputs": "a"}),
+    MULTIVECTORS: ("/embed_all", {"inputs": "a"}),
+    SCORES: ("/rerank", {"query": "q", "texts": ["a", "b"]}),
+    CLASSES: ("/predict", {"inputs": "a"}),
+}
+
+
+@pytest.mark.parametrize("what", KINDS_OF_MODEL)
+def test_the_path_without_a_name_is_the_route_of_what_the_model_returns(serving, monkeypatch, what):
+    (path, body), (door, backend) = KINDS_OF_MODEL[what], serving
+    sparse = {"indices": np.array([3]), "values": np.array([0.5])}
+    encoded = {"dense": np.ones(2), "multivector": np.ones((3, 2)), "sparse": sparse}
+
+    async def chosen(self):
+        return what, spec(model="org/m")
+
+    async def encode(*_):
+        return [{**encoded, "token_count": 2, "timing": TIMING}]
+
+    async def extract(*_):
+        return [{"classifications": [{"label": "joy", "score": 1.0}], "token_count": 2, "timing": TIMING}]
+
+    monkeypatch.setattr(Capable, "any", chosen)
+    monkeypatch.setattr(backend, "encode", encode)
+    monkeypatch.setattr(backend, "extract", extract)
+    answer = post(door, body, "/")
+    assert (answer.status_code, answer.json()) == (200, post(door, body, path).json())
+
+
+def test_parameters_of_classes_are_refused_unless_empty():
+    with pytest.raises(InputError, match=r"^parameters: "):
+        tei.Predict.read({"inputs": "x", "parameters": {"top_k": 1}}, 100)
+
+
 def test_sparse_vectors():
     sparse = {"indices": np.array([3, 7], np.int32), "values": np.array([0.5, 1.5], np.float32)}
     none = {"indices": np.zeros(0, np.int32), "values": np.zeros(0, np.float32)}
@@ -161,7 +205,7 @@ def test_texts_are_classified(serving, monkeypatch, inputs, read):
         return [{"classifications": classes, "token_count": 2, "timing": TIMING} for _ in items]
 
     monkeypatch.setattr(backend, "extract", extract)
-    answer = post(door, {"inputs": inputs}, "/predict")
+    answer = post(door, {"inputs": inputs, "parameters": {}}, "/predict")
     assert asked == [("org/m", [{"text": text} for text in read], [])]
     classes = [{"score": 0.75, "label": "joy"}, {"score": 0.25, "label": "calm"}]
     assert answer.json() == ([classes] * len(read) if inputs and isinstance(inputs[0], list) else classes)

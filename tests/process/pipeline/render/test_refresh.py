@@ -11,12 +11,12 @@ import pytest
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.controller.refresh import refresh as refresh_in_child
 from sie_triton.controller.repository_state import look
-from sie_triton.errors import CatalogError
+from sie_triton.errors import CatalogError, ServerError
 from sie_triton.models.catalog import load, mention, recognise
 from sie_triton.pipeline.render.known import known_names
 from sie_triton.pipeline.render.pbtxt import from_text
 from sie_triton.pipeline.render.repository import all_ensembles
-from sie_triton.records.known_file import KnownFile
+from sie_triton.records.known_file import FILE, KnownFile
 from sie_triton.settings import read_settings
 from tests.support import hostile
 from tests.support.lora_families import set_takes_loras
@@ -368,3 +368,22 @@ def test_a_filter_chooses_from_the_starter_set_and_names_known_models(tmp_path):
     empty = RefreshedServer(tmp_path / "empty", models_dir=None, model_filter="intfloat/*")
     empty.start()
     assert dict(empty.serving.models) == {}
+
+
+@pytest.mark.parametrize(("pattern", "is_served"), [("nobody/*", False), ("BAAI/bge-m4", False), ("BAAI/*", True)])
+def test_a_filter_that_matches_no_known_model_is_refused(tmp_path, pattern, is_served):
+    server = RefreshedServer(tmp_path, models_dir=None, model_filter=pattern)
+    if is_served:
+        server.start()
+    else:
+        with pytest.raises(CatalogError, match=f"^model_filter: {re.escape(pattern)}: matches no known model"):
+            server.start()
+    server = RefreshedServer(tmp_path / "any", models_dir=None, model_filter=pattern, allow_any_model=True)
+    server.start()
+
+
+def test_an_error_of_the_disk_reaches_who_asked_for_the_change(server):
+    (server.data_dir / FILE).unlink(missing_ok=True)
+    (server.data_dir / FILE).mkdir()
+    with pytest.raises(ServerError, match=re.escape(f"/{FILE}'")):
+        refresh_in_child(server.data_dir)

@@ -32,7 +32,7 @@ def test_a_companion_is_restarted_and_reports_that(tmp_path):
             assert not psutil.pid_exists(before)
         wait_for(lambda: len(said) == 4)
     assert said[0] == "the clock ended by SIGKILL, as the system does when memory is short, after 0 s; restarting"
-    assert said[1].startswith("the clock is back after")
+    assert said[1].startswith("the clock was restarted in")
 
 
 @pytest.mark.usefixtures("nothing_is_left")
@@ -51,7 +51,7 @@ def test_a_companion_that_cannot_be_started_is_tried_until_it_can(tmp_path, monk
         before = companion.pid
         monkeypatch.setattr(supervisor, "start", fail_first)
         os.kill(before, signal.SIGKILL)
-        wait_for(lambda: said and said[-1].startswith("the clock is back after"))
+        wait_for(lambda: said and said[-1].startswith("the clock was restarted in"))
         assert companion.pid != before
     numbers = [line.split()[1] for line in said if line.endswith("of the clock failed: [Errno 23] no file handle")]
     assert numbers == ["1", "2", "4", "8", "16"]
