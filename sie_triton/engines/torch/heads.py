@@ -204,12 +204,14 @@ REPRESENTATIVES: Mapping[str, tuple[Places, Callable[[torch.Tensor, Indices], to
 
 
 class _Given(torch.nn.Module):
-    def __init__(self, pooler: torch.nn.Module | None) -> None:
+    def __init__(self, pooler: torch.nn.Module | None, activation: torch.nn.Module | None) -> None:
         super().__init__()
-        self.pooler = pooler
+        self.pooler, self.activation = pooler, activation
 
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutputWithPoolingAndCrossAttentions:
         pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        if pooled is not None and self.activation is not None:  # ALBERT's pooler is a linear layer alone
+            pooled = self.activation(pooled[:, 0])
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 
@@ -219,5 +221,5 @@ def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
     pooler = getattr(encoder, "pooler", None)
     if pooler is not None:
         encoder.register_module("pooler", None)
-    setattr(model, model.base_model_prefix, _Given(pooler))
+    setattr(model, model.base_model_prefix, _Given(pooler, getattr(encoder, "pooler_activation", None)))
     return encoder
