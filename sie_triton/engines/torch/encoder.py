@@ -71,7 +71,7 @@ class TorchEncoder(base.Encoder):
         let_rows_be_long(model)
         rotates_each = rotate_each_item(model)
         self.is_exportable = self.is_exportable and not rotates_each
-        self._tokens_per_padding = NO_PADDING if rotates_each else TOKENS_PER_PADDING
+        self.tokens_per_padding = NO_PADDING if rotates_each else TOKENS_PER_PADDING
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
@@ -143,12 +143,18 @@ class TorchEncoder(base.Encoder):
         )
 
     @torch.inference_mode()
-    def eager(self, input_ids: Ints) -> torch.Tensor:
-        """Compute one item with the library's eager attention, the reference of the probe. [tokens] → [tokens, d]."""
-        self.model.set_attn_implementation("eager")
+    def eager(self, input_ids: Ints, keys: int | None = None) -> torch.Tensor:
+        """Compute one item with the library's eager attention, the reference of the probe. [tokens] → [tokens, d].
+
+        If only `keys` of its tokens are attended to, the library's usual attention counts: a token that sees none gets
+        nothing there, but all of them from the eager one.
+        """
+        is_whole = keys in (None, len(input_ids))
+        self.model.set_attn_implementation("eager" if is_whole else library_attention(self.model, self.backend))
         try:
             ids = self._tensor(input_ids[None])
             mask = torch.ones_like(ids)
+            mask[:, keys or len(input_ids) :] = 0
             return self.forward(input_ids=ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids))[0]
         finally:
             self.use(self.path)
@@ -189,7 +195,7 @@ class TorchEncoder(base.Encoder):
     def _run_padded(
         self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, extra_indices: Sequence[Indices]
     ) -> torch.Tensor:
-        groups = list(side_by_side(lengths, keys, self._tokens_per_padding))
+        groups = list(side_by_side(lengths, keys, self.tokens_per_padding))
         given = [indices_of(*rows.inputs(input_ids, type_ids, self._pad_id)) for rows in groups]
         Indices.upload([*given, *extra_indices], self.device)
         hidden: torch.Tensor | None = None

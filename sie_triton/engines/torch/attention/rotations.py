@@ -4,7 +4,7 @@ The library takes the longest text of a pass for all of them, and keeps the freq
 """
 
 import inspect
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -22,7 +22,7 @@ def rotate_each_item(model: torch.nn.Module) -> bool:
 
     Outside of `attending`, all rows must have the same length. Raise LoadError if layers differ in their rotations.
     """
-    found = [module for module in model.modules() if _is_by_length(getattr(module, "rope_type", None))]
+    found: list[Any] = [module for module in model.modules() if _is_by_length(getattr(module, "rope_type", None))]
     for module in found:
         module.__class__ = _by_item(type(module))
         vars(module)["_frequencies"] = lru_cache(maxsize=64)(module._compute_frequencies)
@@ -45,7 +45,6 @@ class _Turned:
         return getattr(self._module, name)
 
 
-@cache
 def _by_item(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
     rotate: Any = inspect.unwrap(library.forward)  # without the library's change of the frequencies
 
@@ -70,11 +69,11 @@ def _by_item(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
 
         def _compute_frequencies(self, length: int, device: torch.device) -> torch.Tensor:
             if not length:
-                return self.original_inv_freq.to(device)
+                usual: torch.Tensor = self.original_inv_freq.to(device)
+                return usual
             # A tensor, as in the library, which computes with its precision.
-            frequencies, _ = ROPE_INIT_FUNCTIONS[self.rope_type](
-                self.config, device, seq_len=torch.tensor(length, device=device)
-            )
+            reached = torch.tensor(length, device=device)
+            frequencies: torch.Tensor = ROPE_INIT_FUNCTIONS[self.rope_type](self.config, device, seq_len=reached)[0]
             return frequencies
 
     return ByItem
