@@ -1,5 +1,6 @@
 """The model class that config.json names, and the pooling that sentence-transformers chooses for it by default."""
 
+import re
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file
@@ -19,8 +20,13 @@ def architecture(config: Fields) -> str:
 
 
 def head(config: Fields) -> str:
-    """Return the head of that class: "MaskedLM" for BertForMaskedLM; empty if it has none."""
-    return architecture(config).partition("For")[2]
+    """Return the head of that class; empty if it has none.
+
+    >>> [head(Fields("", {"architectures": [name]})) for name in ("BertModel", "RoFormerForMaskedLM")]
+    ['', 'MaskedLM']
+    """
+    found = re.search("For([A-Z].*)", architecture(config))
+    return found[1] if found else ""
 
 
 def default_pooling(config: Fields) -> str:

@@ -34,6 +34,9 @@ TRANSFORMERS = ("Transformer", "MLMTransformer")
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
 
+# Architectures that project their last states to the width in this key.
+PROJECTED = {"embedding_gemma2_text": "embedding_dim", "opt": "word_embed_proj_dim"}
+
 MODULES, SAVED_SETTINGS = "modules.json", "config_sentence_transformers.json"
 
 # Class names of PyLate's models and of sentence-transformers' rerankers.
@@ -275,7 +278,8 @@ def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path
 
 def hidden_size(config: Fields) -> int:
     """Return the size of a token's state, from config.json."""
-    name = next(filter(config.has, WIDTH_KEYS), None)
+    projected = PROJECTED.get(config.text("model_type", ""), "")
+    name = next(filter(config.has, (projected, *WIDTH_KEYS)), None)
     if name is None:
         raise config.corrupt("hidden_size is missing")
     return config.integer(name, least=1, most=LIMITS.max_width)

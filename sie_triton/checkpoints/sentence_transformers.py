@@ -51,9 +51,10 @@ class SentenceTransformerFiles:
     pooling: tuple[str, ...]
     dense: tuple[DenseLayer, ...]
     normalize: bool  # the embedding has unit length
-    dim: int  # first entries of the modules' output, which are the embedding
+    dim: int  # of the embedding
     is_declared: bool = True  # False: no file gives pooling and normalize, which are the library's defaults
     is_unit: bool = False  # the modules' output has unit length
+    most: int | None = None  # first entries of the modules' output, which are the embedding; None: all
 
     @classmethod
     def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
@@ -78,7 +79,9 @@ class SentenceTransformerFiles:
         dense = tuple(map(DenseLayer.read, folders))
         dim = _dim(text, pooling, modes, dense)
         kept = min(dim, saved_settings(directory).integer("truncate_dim", dim, least=1))
-        return cls(text, modes, dense, normalize and kept == dim, kept, is_unit=normalize and kept < dim)
+        if kept == dim:
+            return cls(text, modes, dense, normalize, dim)
+        return cls(text, modes, dense, normalize=False, dim=kept, is_unit=normalize, most=kept)
 
     @property
     def chain(self) -> str:
@@ -158,13 +161,14 @@ def _query_weights(directory: Path) -> Path | None:
 
 
 def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[DenseLayer, ...]) -> int:
-    if dense:
-        if any(map(text.config.has, WIDTH_KEYS)):
-            check_widths(dense, len(modes) * hidden_size(text.config))
-        return dense[-1].out_features
-    name = next(filter(pooling.has, ("embedding_dimension", "word_embedding_dimension")), None)
-    width = hidden_size(text.config) if name is None else pooling.integer(name, least=1, most=LIMITS.max_width)
-    return len(modes) * width
+    """Return the size of a vector. Pooling's file, which the library ignores, counts if config.json has no size."""
+    said = next(filter(pooling.has, ("embedding_dimension", "word_embedding_dimension")), None)
+    if said is None or any(map(text.config.has, WIDTH_KEYS)):
+        width = hidden_size(text.config)
+    else:
+        width = pooling.integer(said, least=1, most=LIMITS.max_width)
+    check_widths(dense, len(modes) * width)
+    return dense[-1].out_features if dense else len(modes) * width
 
 
 def _check_order(kinds: list[str], directory: Path) -> bool:

@@ -24,6 +24,7 @@ ARCHITECTURES = [
     ("roberta", {}, "packed", "first"),
     ("distilbert", {}, "packed", "first"),
     ("electra", {}, "packed", "first"),
+    ("albert", {}, "packed", "first"),
     ("modernbert", {"classifier_pooling": "mean"}, "packed", "mean"),
     ("jina", {}, "packed", "first"),
     # A convolution over the row.

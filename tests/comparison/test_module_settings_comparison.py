@@ -13,6 +13,7 @@ from sentence_transformers.base.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from tokenizers import Tokenizer
 
+from benchmarks.architectures import sharpen
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import Part
@@ -24,10 +25,10 @@ from sie_triton.models.families.multivector.stanford_colbert import read_multi_v
 from sie_triton.models.inputs import kind_of
 from sie_triton.models.inputs.request_parts import Framed, features_of
 from sie_triton.models.inputs.tokenizer import TextTokenizer
-from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, splade
+from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, saved, splade
 from tests.support.library_results import TEXTS, compare, ours, outcome, theirs
 from tests.support.loading import with_tokenizers
-from tests.support.models import save_cross_encoder, save_encoder, save_tokenizer
+from tests.support.models import SIZES, save_cross_encoder, save_encoder, save_tokenizer
 
 BERT = "sentence_bert_config.json"
 T0 = "Paris is the capital of France."
@@ -166,6 +167,32 @@ def test_truncated_vectors_are_not_normalized_again(tmp_path, minilm_directory):
     lengths = np.linalg.norm(found["document"], axis=1)
     assert {len(vector) for vector in found["document"]} == {10}
     assert (lengths < 0.99).all()
+
+
+@pytest.mark.parametrize("said", [32, 128])
+def test_poolings_file_does_not_change_the_size_of_vectors(said, tmp_path, minilm_directory):
+    build = changed(dense(), "1_Pooling/config.json", embedding_dimension=said)
+    found = served(build, tmp_path, minilm_directory)
+    assert {len(vector) for vector in found["document"]} == {64}
+
+
+@pytest.mark.parametrize("name", ["torch.nn.Identity", "torch.nn.modules.activation.GELU"])
+def test_an_activation_has_any_of_its_names(name, tmp_path, minilm_directory):
+    build = changed(dense(dense=48), "2_Dense/config.json", activation_function=name)
+    assert outcome(build(tmp_path / "saved", minilm_directory)) == "equal"
+
+
+PROJECTED = {
+    "EmbeddingGemma 2": transformers.EmbeddingGemma2TextConfig(**SIZES, head_dim=16, embedding_dim=48, pad_token_id=0),
+    "OPT": transformers.OPTConfig(**SIZES, word_embed_proj_dim=48, ffn_dim=128, pad_token_id=0),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+def test_states_may_be_projected_to_another_size(name, tmp_path, minilm_directory):
+    build = saved(lambda: sharpen(transformers.AutoModel.from_config(PROJECTED[name])))
+    found = served(build, tmp_path, minilm_directory)
+    assert {len(vector) for vector in found["document"]} == {48}
 
 
 STRAY = {

@@ -15,7 +15,7 @@ from sentence_transformers.multi_vector_encoder.modules import HierarchicalToken
 
 from benchmarks.texts import texts
 from sie_triton.contract.spec import ModelSpec, Runtime
-from sie_triton.engines.torch.encoder import PACKED
+from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog import recognise
 from sie_triton.models.catalog.recognise import family_in
@@ -73,11 +73,11 @@ def vectors(adapter, tokenizer, items, *, is_query):
     return np.split(rows["multivector"], np.cumsum(rows["multivector_lengths"])[:-1])
 
 
-def check(directory: Path) -> None:
+def check(directory: Path, path: str = PACKED) -> None:
     adapter = load_adapter(spec(directory), directory)
     tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
     reference = MultiVectorEncoder(str(directory), device="cpu")
-    assert adapter.encoder.path == PACKED
+    assert adapter.encoder.path == path
     for is_query in (True, False):
         encode = reference.encode_query if is_query else reference.encode_document
         expected = [row.numpy() for row in encode(TEXTS, batch_size=4)]
@@ -100,6 +100,13 @@ def check(directory: Path) -> None:
 )
 def test_the_same_as_multi_vector_encoder(tmp_path, minilm_directory, architecture, options):
     check(save_native(tmp_path, minilm_directory, architecture, **options))
+
+
+@pytest.mark.parametrize(("architecture", "path"), [("deberta", PADDED), ("modernbert", PACKED)])
+def test_tokens_that_nothing_attends_to_are_the_librarys(tmp_path, minilm_directory, architecture, path):
+    """DeBERTa lets them attend to each other alone; in ModernBERT, the text is out of the windows of some."""
+    expansion = {"strategy": "fixed", "length": 100}
+    check(save_native(tmp_path, minilm_directory, architecture, query_expansion=expansion), path)
 
 
 @pytest.mark.parametrize(

@@ -118,16 +118,22 @@ def test_padding_and_truncation_of_the_tokenizer_are_as_in_the_library(library, 
     assert (short, long) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("names", "complaint"),
-    [
-        (["other"], r"model\.safetensors: must have one of embedding\.weight, embeddings"),
-        (["embeddings", "mapping"], "mapping: quantized vocabularies cannot be served"),
-    ],
-)
-def test_a_file_with_other_tensors_is_refused(copied, names, complaint):
-    save_file(dict.fromkeys(names, np.zeros((2, 2), np.float32)), weights_of(copied))
-    with pytest.raises(CatalogError, match=complaint):
+@pytest.mark.parametrize("names", [["mapping"], ["weights"], ["mapping", "weights"]], ids=str)
+@pytest.mark.parametrize("table", ["embeddings", "embedding.weight"])
+def test_rows_that_tokens_share_and_their_factors_are_read(copied, table, names):
+    """model2vec's quantized vocabularies; the library ignores them beside its own table."""
+    rng, path = np.random.default_rng(3), weights_of(copied)
+    rows = load_file(path)["embedding.weight"]
+    beside = {"mapping": rng.integers(0, 100, len(rows)), "weights": rng.random(len(rows))}
+    is_small = table == "embeddings" and "mapping" in names
+    save_file({table: rows[:100] if is_small else rows, **{name: beside[name] for name in names}}, path)
+    expected = SentenceTransformer(str(copied), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(dense(served(copied), TEXTS), expected, atol=1e-5)
+
+
+def test_a_file_with_other_tensors_is_refused(copied):
+    save_file({"other": np.zeros((2, 2), np.float32)}, weights_of(copied))
+    with pytest.raises(CatalogError, match=r"model\.safetensors: must have one of embedding\.weight, embeddings"):
         recognise(copied, "m", {"weights_path": str(copied)})
 
 

@@ -62,6 +62,7 @@ CONFIGS: dict[str, Any] = {
     "electra": transformers.ElectraConfig(
         **SIZES, embedding_size=64, intermediate_size=128, max_position_embeddings=512
     ),
+    "albert": transformers.AlbertConfig(**SIZES, embedding_size=32, intermediate_size=128, max_position_embeddings=512),
     "gte": transformers.GteConfig(**SIZES, intermediate_size=128, max_position_embeddings=512, pad_token_id=0),
     "jina": transformers.JinaEmbeddingsV3Config(
         **SIZES, intermediate_size=128, max_position_embeddings=512, pad_token_id=1

@@ -62,7 +62,7 @@ def activation(path: str, directory: Path) -> torch.nn.Module:
     """
     module, _, name = path.rpartition(".")
     refusal = f"{directory}: activation {shortened(path)} is refused; only classes of torch.nn are allowed"
-    if not module.startswith("torch.nn."):
+    if not f"{module}.".startswith("torch.nn."):
         raise LoadError(refusal, "unsupported")
     try:
         kind = getattr(import_module(module), name)

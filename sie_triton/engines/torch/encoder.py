@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,12 @@ from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, atten
 from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.engines.torch.attention.library import SUPPORT, check_supported, library_attention
 from sie_triton.engines.torch.attention.places import let_rows_be_long
+from sie_triton.engines.torch.attention.rotations import rotate_each_item
 from sie_triton.engines.torch.draws import draws_of
 from sie_triton.engines.torch.facts import num_token_types, num_weights, padding_position
 from sie_triton.engines.torch.lora import Loras
 from sie_triton.engines.torch.prepack import lay_out
-from sie_triton.engines.torch.rows import positions_of, side_by_side, spare_items
+from sie_triton.engines.torch.rows import NO_PADDING, TOKENS_PER_PADDING, positions_of, side_by_side, spare_items
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 
@@ -62,12 +63,15 @@ class TorchEncoder(base.Encoder):
     `graph` may be set at any time; it then replaces the packed path for the sub-batches that it suits.
     """
 
-    # True: the encoder can be exported as a graph that takes token ids.
-    is_exportable: ClassVar[bool] = True
+    # True: the encoder can be a graph that takes token ids.
+    is_exportable = True
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         has_own_attention = make_packable(model)
         let_rows_be_long(model)
+        rotates_each = rotate_each_item(model)
+        self.is_exportable = self.is_exportable and not rotates_each
+        self.tokens_per_padding = NO_PADDING if rotates_each else TOKENS_PER_PADDING
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
@@ -139,12 +143,18 @@ class TorchEncoder(base.Encoder):
         )
 
     @torch.inference_mode()
-    def eager(self, input_ids: Ints) -> torch.Tensor:
-        """Compute one item with the library's eager attention, the reference of the probe. [tokens] → [tokens, d]."""
-        self.model.set_attn_implementation("eager")
+    def eager(self, input_ids: Ints, keys: int | None = None) -> torch.Tensor:
+        """Compute one item with the library's eager attention, the reference of the probe. [tokens] → [tokens, d].
+
+        If only `keys` of its tokens are attended to, the library's usual attention counts: a token that sees none gets
+        nothing there, but all of them from the eager one.
+        """
+        is_whole = keys in (None, len(input_ids))
+        self.model.set_attn_implementation("eager" if is_whole else library_attention(self.model, self.backend))
         try:
             ids = self._tensor(input_ids[None])
             mask = torch.ones_like(ids)
+            mask[:, keys or len(input_ids) :] = 0
             return self.forward(input_ids=ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids))[0]
         finally:
             self.use(self.path)
@@ -185,7 +195,7 @@ class TorchEncoder(base.Encoder):
     def _run_padded(
         self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, extra_indices: Sequence[Indices]
     ) -> torch.Tensor:
-        groups = list(side_by_side(lengths, keys))
+        groups = list(side_by_side(lengths, keys, self.tokens_per_padding))
         given = [indices_of(*rows.inputs(input_ids, type_ids, self._pad_id)) for rows in groups]
         Indices.upload([*given, *extra_indices], self.device)
         hidden: torch.Tensor | None = None

@@ -127,13 +127,14 @@ class TorchEngine(Engine):
         """Make a vision tower for images of any shape. Raise LoadError if its results differ from transformers'."""
         return PackedVisionTower(model, plan, self.spec.runtime.attention_backend, self.measurements)
 
-    def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None) -> None:
+    def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None, hides: int = 0) -> None:
         """Prepare `encoder` and choose a path with the results of transformers. Raise LoadError if there is none.
 
-        `part` names a part of a model that has several; `max_length` is then the part's own limit.
+        `part` names a part of a model that has several; `max_length` is then the part's own limit. Items of up to
+        `hides` tokens may end in some that are not attended to.
         """
         longest = max_length or self.spec.max_sequence_length
-        verdict = choose_path(encoder, longest, self.measurements, probe_name(part))
+        verdict = choose_path(encoder, longest, self.measurements, probe_name(part), hides)
         name = f"{self.spec.model}, {part}," if part else self.spec.model
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
         self._settled[part] = encoder

@@ -26,16 +26,28 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 class TokenHead:
-    """Head for each token's state: [tokens, d] → [tokens, k]."""
+    """Head for each token's state: [tokens, d] → [tokens, k].
+
+    LoadError if it gives other logits than the whole model.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
+        self._samples = computed(model, sampled(draws_of(model)))
         self.encoder = take_encoder(model)
+        self._check()
 
     def prepare(self) -> None:
-        """Optimise the layout of the weights."""
+        """Optimise the layout of the weights; LoadError if the head then gives other logits."""
         if can_prepack(next(self.model.parameters())):
             prepack(self.model)
+            self._check()
+        del self._samples
+
+    @refusing_the_uncomputable()
+    def _check(self) -> None:
+        error = self._samples.error_of(self(self._samples.hidden))
+        self._samples.check(error, self.model, "reads more than the states of its tokens")
 
     @torch.inference_mode()
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -122,7 +134,7 @@ class DecoderHead:
 
 @dataclass(frozen=True)
 class Samples:
-    """Items, the states of the whole model for them, [tokens, d], and its logits, [items, labels]."""
+    """Items, the states of the whole model for them, [tokens, d], and its logits, [items or tokens, labels]."""
 
     input_ids: Ints
     lengths: Ints
@@ -153,7 +165,9 @@ def computed(model: PreTrainedModel, items: Sequence[Ints]) -> Samples:
     device = next(model.parameters()).device
     with hook, refusing_the_uncomputable():
         ids = [torch.from_numpy(item.astype(np.int64))[None].to(device) for item in items]
-        logits = [model(input_ids=each, attention_mask=torch.ones_like(each)).logits for each in ids]
+        logits = [model(input_ids=each, attention_mask=torch.ones_like(each)).logits.flatten(0, -2) for each in ids]
+    if not hidden:
+        raise LoadError(f"{type(model).__name__}: its head does not read the states of its encoder", "unsupported")
     lengths = item_lengths(items)
     return Samples(np.concatenate(items), lengths, torch.cat(hidden), torch.cat(logits))
 
@@ -203,14 +217,32 @@ REPRESENTATIVES: Mapping[str, tuple[Places, Callable[[torch.Tensor, Indices], to
 }
 
 
-class _Given(torch.nn.Module):
-    def __init__(self, pooler: torch.nn.Module | None) -> None:
-        super().__init__()
-        self.pooler = pooler
+class _States(BaseModelOutputWithPoolingAndCrossAttentions):
+    """States of an encoder, without anything else that a model passes on."""
 
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class _Given(torch.nn.Module):
+    """A stub of `encoder`, which it has no part in, but for its pooler and what a head reads of its weights."""
+
+    def __init__(self, encoder: PreTrainedModel, pooler: torch.nn.Module | None) -> None:
+        super().__init__()
+        vars(self)["_encoder"], self.pooler = encoder, pooler
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(vars(self)["_encoder"], name)
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _States:
+        pooled: Any = None if self.pooler is None else self.pooler(inputs_embeds)
+        if isinstance(self.pooler, torch.nn.Linear):  # ALBERT's
+            pooled = self.pooler_activation(pooled[:, 0])
+        return _States(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 
 def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
@@ -219,5 +251,5 @@ def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
     pooler = getattr(encoder, "pooler", None)
     if pooler is not None:
         encoder.register_module("pooler", None)
-    setattr(model, model.base_model_prefix, _Given(pooler))
+    setattr(model, model.base_model_prefix, _Given(encoder, pooler))
     return encoder

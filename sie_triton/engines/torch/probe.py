@@ -18,10 +18,14 @@ from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 from sie_triton.engines.torch.facts import num_positions, windows
 from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory, refusing_the_uncomputable
+from sie_triton.engines.torch.rows import NO_PADDING
 from sie_triton.errors import LoadError
 
 # Maximum difference from eager token states, relative to the largest state of the item.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+
+# Tokens that are attended to in an item whose others are not.
+FEW_KEYS = 4
 
 # Multiplications by weights in a short pass.
 MOST_PRODUCTS = 5e10
@@ -39,18 +43,23 @@ class Verdict:
     lasts: bool = True  # False: the reason is a fault of the machine, so that a repair may change the verdict
 
 
-def choose_path(encoder: TorchEncoder, max_length: int, measurements: Measurements, name: str = "probe") -> Verdict:
+def choose_path(
+    encoder: TorchEncoder, max_length: int, measurements: Measurements, name: str = "probe", hides: int = 0
+) -> Verdict:
     """Prepare `encoder`, and choose the packed path if it gives the library's result, else the padded one.
 
-    A lasting verdict is stored in the measurements as `name`. Raise LoadError if neither path gives the library's
-    result; raise Overflow if the values overflow float16.
+    Items of up to `hides` tokens may end in some that are not attended to. A lasting verdict is stored in the
+    measurements as `name`. Raise LoadError if neither path gives the library's result; raise Overflow if the values
+    overflow float16.
     """
+    if hides:
+        encoder.tokens_per_padding = NO_PADDING  # some models let such tokens attend to everything in their row
     known = measurements.get(name)
     if known is not None:
         encoder.prepare()
         verdict = Verdict(**known)
     else:
-        verdict = probe(encoder, max_length)
+        verdict = probe(encoder, max_length, hides)
         if verdict.lasts:
             measurements.put(**{name: {"path": verdict.path, "reason": verdict.reason, "error": verdict.error}})
         else:
@@ -61,17 +70,22 @@ def choose_path(encoder: TorchEncoder, max_length: int, measurements: Measuremen
     return verdict
 
 
-def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
-    """Compare both paths with the library's eager attention, computed before preparation."""
+def probe(encoder: TorchEncoder, max_length: int, hides: int = 0) -> Verdict:
+    """Compare both paths with the library's eager attention, computed before preparation; `hides` as above."""
     items = probed(encoder, max_length)
+    if hides:
+        items.append(encoder.draws.ordinary(min(hides, max_length)))
     lengths, input_ids = item_lengths(items), np.concatenate(items)
+    keys = lengths.copy()
+    if hides:
+        keys[-1] = min(keys[-1], FEW_KEYS)
     with refusing_the_uncomputable():
-        expected = [encoder.eager(item) for item in items]
+        expected = [encoder.eager(item, seen) for item, seen in zip(items, keys.tolist(), strict=True)]
     encoder.prepare()
 
     def error_of(path: str) -> float:
         encoder.use(path)
-        states = torch.split(encoder.hidden_states(input_ids, lengths), lengths.tolist())
+        states = torch.split(encoder.hidden_states(input_ids, lengths, keys), lengths.tolist())
         return largest_error([relative_error(ours, theirs) for ours, theirs in zip(states, expected, strict=True)])
 
     tolerance, lasts = TOLERANCE[encoder.dtype], True

@@ -27,7 +27,7 @@ class Exporting(TorchEngine):
         super().__init__(spec, "cpu", Measurements())
         self._output = output
 
-    def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None) -> None:
+    def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None, hides: int = 0) -> None:
         if encoder.is_exportable:
             path = path_of(self._output, part)
             path.parent.mkdir()

@@ -9,7 +9,8 @@ import transformers
 
 from benchmarks.architectures import sharpen
 from sie_triton.engines.torch import heads
-from sie_triton.engines.torch.heads import DecoderHead, SequenceHead
+from sie_triton.engines.torch.heads import DecoderHead, SequenceHead, TokenHead
+from sie_triton.engines.torch.prepack import can_prepack
 from sie_triton.errors import LoadError
 
 SIZES = {
@@ -51,12 +52,12 @@ OTHERS = {"Bert": ("first", {}), "XLMRoberta": ("first", {}), "ModernBert": ("me
 ITEMS = [[500, 501, 502, 1, 1], [1, 1, 600], [1], [1, 1, 1], [7, 1, 800, 2], [700, 2, 2, 701, 1], [650], [2, 651, 2]]
 
 
-def built(name, **changes):
-    """A classifier of the architecture, and a copy for reference."""
+def built(name, task="SequenceClassification", **changes):
+    """A model of the architecture, and a copy for reference."""
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**SIZES | changes)
     config._attn_implementation = "eager"
-    model = sharpen(getattr(transformers, f"{name}ForSequenceClassification")(config)).eval()
+    model = sharpen(getattr(transformers, f"{name}For{task}")(config)).eval()
     return model, copy.deepcopy(model)
 
 
@@ -113,4 +114,40 @@ def test_the_comparison_refuses_an_encoder_decoder_of_which_the_last_token_is_re
 def test_a_model_with_which_transformers_fails_is_refused():
     with pytest.raises(LoadError, match="transformers cannot compute this model") as refused:
         SequenceHead(built("XLMRoberta", pad_token_id=None)[0])
+    assert refused.value.reason == "unsupported"
+
+
+# Some read weights of the encoder, or pass on more of its output than states.
+OF_TOKENS = {
+    "Bert": ("MaskedLM", {}),
+    "DebertaV2": ("MaskedLM", {"legacy": False, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}),
+    "Longformer": ("MaskedLM", {"attention_window": [16, 16]}),
+    "Qwen2Moe": ("CausalLM", {"num_experts": 4, "num_key_value_heads": 2, "moe_intermediate_size": 32}),
+    "XLMRoberta": ("TokenClassification", {}),
+}
+
+
+@pytest.mark.parametrize("name", OF_TOKENS)
+def test_a_head_of_tokens_gives_the_logits_of_the_whole_model(name):
+    task, changes = OF_TOKENS[name]
+    model, reference = built(name, task, **changes)
+    head = TokenHead(model)
+    head.prepare()
+    samples = heads.computed(reference, [np.array(item) for item in ITEMS])
+    torch.testing.assert_close(head(samples.hidden), samples.logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_head_that_reads_more_than_states_is_refused():
+    with pytest.raises(LoadError, match=r"^OPTForCausalLM: its head") as refused:
+        TokenHead(built("OPT", "CausalLM", **DECODERS["OPT"])[0])
+    assert refused.value.reason == "unsupported"
+
+
+def test_a_head_whose_weights_cannot_be_laid_out_is_refused():
+    """MobileBERT's reads the weights of a layer by itself."""
+    head = TokenHead(built("MobileBert", "MaskedLM", embedding_size=32)[0])
+    if not can_prepack(next(head.model.parameters())):
+        pytest.skip("PyTorch lays out no weights here")
+    with pytest.raises(LoadError) as refused:
+        head.prepare()
     assert refused.value.reason == "unsupported"

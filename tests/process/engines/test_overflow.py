@@ -47,10 +47,10 @@ class Spoiling:
     def use(self, path):
         self._path = path
 
-    def eager(self, item):
+    def eager(self, item, keys):
         return self._states(len(item), "eager")
 
-    def hidden_states(self, input_ids, lengths):
+    def hidden_states(self, input_ids, lengths, keys):
         return torch.cat([self._states(n, self._path) for n in lengths.tolist()])
 
     def _states(self, length, path):

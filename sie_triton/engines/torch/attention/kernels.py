@@ -1,7 +1,7 @@
 """Kernels for packed attention, and the choice of the fastest for the hardware.
 
 Each kernel takes query [1, heads, tokens, d] and key, value [1, kv_heads, tokens, d] of packed items and returns
-[1, tokens, heads, d]. Query heads share key heads in equal groups.
+[1, tokens, heads, d]. Query heads share key heads in equal groups. A query without keys in its window gets 0.
 """
 
 import logging
@@ -112,10 +112,11 @@ def eager_attention(
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
         scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-        if window != EVERYTHING:
-            seen = visible(query.shape[2], window, query.device)[:, : key.shape[2]]
-            scores = scores.masked_fill(~seen, float("-inf"))
-        return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(value.dtype), value)
+        if window == EVERYTHING:
+            return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(value.dtype), value)
+        hidden = ~visible(query.shape[2], window, query.device)[:, : key.shape[2]]
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1, dtype=torch.float32).masked_fill(hidden, 0)
+        return torch.matmul(weights.to(value.dtype), value)
 
     return _by_run(attend, query, key, value, segments)
 

@@ -83,7 +83,7 @@ INLINE void softmax(float *scores, float *norm, int first, int last, int start, 
             store(at, p);
             sum += p;
         }
-        store(norm + column, 1.0f / sum);
+        store(norm + column, 1.0f / larger(sum, zero + FLT_MIN)); /* a query without keys gets 0 */
     }
 }
 

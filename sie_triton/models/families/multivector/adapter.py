@@ -72,13 +72,18 @@ class MultiVectorAdapter(Adapter):
 
 def _num_ids(encoder: TorchEncoder, files: MultiVectorFiles) -> int:
     """Return the number of ids: twice the vocabulary if queries are filled up unseen. LoadError if files disagree."""
-    expansion = files.text.lengths.expansion
-    if expansion is None or expansion.attend:
+    if not _hidden(files):
         return encoder.vocab_size
     if vocab_size(files.text) != encoder.vocab_size:
         message = f"vocab_size is {vocab_size(files.text)}, but the weights have"
         raise files.text.config.corrupt(f"{message} {encoder.vocab_size} tokens")
     return 2 * encoder.vocab_size
+
+
+def _hidden(files: MultiVectorFiles) -> int:
+    """Return the length up to which queries are filled up with tokens that are not attended to; 0: they are not."""
+    expansion = files.text.lengths.expansion
+    return 0 if expansion is None or expansion.attend else expansion.length
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> MultiVectorAdapter:
@@ -94,5 +99,5 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Multi
     skipped[[known[word] for word in files.skipped if word in known]] = True
     if files.kept:
         outside = ~np.isin(np.arange(encoder.vocab_size), files.kept)
-    engine.settle(encoder)
+    engine.settle(encoder, hides=_hidden(files))
     return MultiVectorAdapter(encoder, projection, files, skipped, outside)

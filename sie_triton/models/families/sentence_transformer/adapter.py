@@ -21,17 +21,18 @@ from sie_triton.models.families.shared.token_batch import prompt_tokens, tokens
 class SentenceTransformerAdapter(TokenAdapter):
     """Dense adapter.
 
-    `head` takes the pooled states; the first `dim` entries of its output, of unit length if `is_unit`, are the vector.
+    `head` takes the pooled states; its output, or the first `most` entries of it, of unit length if `is_unit`, is the
+    vector.
     """
 
     def __init__(
-        self, encoder: TorchEncoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int, is_unit: bool
+        self, encoder: TorchEncoder, head: torch.nn.Module, pooling: tuple[str, ...], most: int | None, is_unit: bool
     ) -> None:
         super().__init__(encoder)
         self.weights_bytes += num_bytes(head)
         self._head = head
         self._pooling = pooling
-        self._dim, self._is_unit = dim, is_unit
+        self._most, self._is_unit = most, is_unit
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
@@ -41,7 +42,7 @@ class SentenceTransformerAdapter(TokenAdapter):
         vectors = self._head(pooled.float())
         if self._is_unit:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return {DENSE.name: vectors[:, : self._dim].cpu().numpy()}
+        return {DENSE.name: vectors[:, : self._most].cpu().numpy()}
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SentenceTransformerAdapter:
@@ -54,4 +55,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Sente
     head = dense_layers(files.dense).eval().to(engine.device)
     engine.settle(encoder)
     log_normalize(engine.spec.profiles, files)
-    return SentenceTransformerAdapter(encoder, head, options.modes(files), files.dim, files.is_unit)
+    return SentenceTransformerAdapter(encoder, head, options.modes(files), files.most, files.is_unit)

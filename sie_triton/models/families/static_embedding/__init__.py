@@ -33,7 +33,11 @@ MODULE, NORMALIZE = "StaticEmbedding", "Normalize"
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
 
 # Names of the table, float [tokens, dim]: as the library saves it, and as model2vec does.
-TABLES = ("embedding.weight", "embeddings")
+MODEL2VECS = "embeddings"
+TABLES = ("embedding.weight", MODEL2VECS)
+
+# Tensors that may stand beside model2vec's table: the row, and the factor, of each token.
+ROWS, FACTORS = "mapping", "weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def is_static(directory: Path) -> bool:
 
 
 def table_of(directory: Path) -> tuple[str, int, int]:
-    """Return name and shape of the table; raise LoadError if the weights are missing or are something else."""
+    """Return the table's name, number of tokens and dim; LoadError if the weights are missing or something else."""
     from safetensors import SafetensorError, safe_open
 
     path = directory / WEIGHTS
@@ -85,12 +89,10 @@ def table_of(directory: Path) -> tuple[str, int, int]:
             known = set(file.keys())
             names = [name for name in TABLES if name in known]
             shape = list(file.get_slice(names[0]).get_shape()) if names else []
+            if names[:1] == [MODEL2VECS] and ROWS in known:
+                shape[:1] = file.get_slice(ROWS).get_shape()
     except (OSError, SafetensorError) as exc:
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
-    # Tensors beside the table in model2vec's files of quantized vocabularies.
-    if unread := known.intersection(("mapping", "weights")):
-        message = f"{path}: {', '.join(sorted(unread))}: quantized vocabularies cannot be served"
-        raise LoadError(f"{message}; save the model without vocabulary quantization", "unsupported")
     if len(shape) != 2:
         raise LoadError(f"{path}: must have one of {', '.join(TABLES)}, [tokens, dim]", "corrupt")
     return names[0], shape[0], shape[1]

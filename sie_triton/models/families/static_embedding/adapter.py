@@ -1,6 +1,7 @@
 """A static model's forward pass: the mean of each item's rows. NumPy only."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -15,7 +16,7 @@ from sie_triton.engines import Encoder, Engine
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.families.static_embedding import WEIGHTS, StaticFiles, table_of
+from sie_triton.models.families.static_embedding import FACTORS, MODEL2VECS, ROWS, WEIGHTS, StaticFiles, table_of
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
 # Number of rows that are gathered at once; a text may have millions of tokens.
@@ -55,16 +56,23 @@ def means(table: Floats, ids: Ints, lengths: Ints) -> Floats:
     return found
 
 
+def _rows(file: Any, name: str, num_tokens: int) -> Any:
+    """Return an array of the row of each token, [tokens, dim]."""
+    table, beside = file.get_tensor(name), file.keys() if name == MODEL2VECS else ()
+    rows = table[file.get_tensor(ROWS)[:num_tokens]] if ROWS in beside else table[:num_tokens]
+    return rows * file.get_tensor(FACTORS)[:num_tokens, None] if FACTORS in beside else rows
+
+
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> StaticAdapter:
     files = StaticFiles.read(directory)
     name, num_rows, dim = table_of(files.directory)
-    num_tokens = open_tokenizer(files.directory).get_vocab_size()
+    num_tokens = 1 + max(open_tokenizer(files.directory).get_vocab().values(), default=0)
     if num_tokens > num_rows:
         raise LoadError(f"{directory}: the tokenizer has {num_tokens} tokens, but the table {num_rows} rows", "corrupt")
-    table = np.zeros((1 + num_rows, dim), np.float32)
+    table = np.zeros((1 + num_tokens, dim), np.float32)
     try:
         with safe_open(files.directory / WEIGHTS, "numpy") as file:
-            table[1:] = file.get_tensor(name)
+            table[1:] = _rows(file, name, num_tokens)
     except Exception as exc:  # safetensors raises nothing narrower for a type that NumPy lacks
         path = files.directory / WEIGHTS
         raise LoadError(f"{path}: {name} cannot be read by NumPy: {first_line(exc)}", "unsupported") from exc
