@@ -8,9 +8,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from resource import RLIMIT_NOFILE, setrlimit
 
 import psutil
 import pytest
@@ -111,8 +109,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
 class serving:
     """Start the server; at the end it must exit cleanly, and leave nothing behind."""
 
-    def __init__(self, settings: Settings, max_descriptors: int = 0) -> None:
-        """Set up the server. `max_descriptors`: soft and hard limit of each process; 0: the tests' own limit."""
+    def __init__(self, settings: Settings) -> None:
         given = settings.model_dump(exclude_defaults=True)
         environment = {f"SIE_{name.upper()}": str(value) for name, value in given.items()}
         self._settings = settings
@@ -122,7 +119,6 @@ class serving:
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=partial(setrlimit, RLIMIT_NOFILE, (max_descriptors,) * 2) if max_descriptors else None,
         )
 
     def __enter__(self) -> Served:

@@ -14,14 +14,12 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks.ports import ports_of_a_server
 from sie_triton import SIEClient
 from sie_triton.errors import SIEError
 from sie_triton.records.status import all_records
 from sie_triton.system.processes.limits import ProcessLimits
 from tests.attack.attacks import ATTACKS, Unanswered
-from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served, serving
-from tests.attack.crowds import crowd
+from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served
 from tests.attack.door_attacks import DOOR_ATTACKS, MSGPACK, asked
 from tests.attack.probes import Probes, probed
 from tests.support import pictures, sounds
@@ -201,30 +199,6 @@ def test_memory_after_ten_minutes_of_attack(served):
     assert seen.door.longest_s <= DEAF_S
     logs = [path.stat().st_size for path in (served.settings.data_dir / "logs").iterdir()]
     assert max(logs) <= ProcessLimits.max_file_bytes
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_thousands_of_connections_with_1024_descriptors(tmp_path, served):
-    """Door and controller answer beside 2,000 idle connections and 2,000 that send a byte a second, to each."""
-    given = {"data_dir": tmp_path / "data", **ports_of_a_server()}
-    settings = served.settings.model_copy(update=given)
-    ports = [settings.door_port, settings.controller_port]
-    with serving(settings, max_descriptors=1024) as few, crowd(ports) as num:
-        with probed(ports) as seen:
-            time.sleep(60)
-            with SIEClient(few.grpc) as client:  # a cold model gets room
-                ask(client, COLBERT, DEADLINE_S)
-        print(
-            f"\n{num[0]} connections were made; the slowest of {seen.num_answered} answers took "
-            + ", ".join(f"{seconds:.2f} s at {port}" for port, seconds in seen.longest_by_port_s.items())
-        )
-        assert seen.failed == []
-        door, controller = (seen.longest_by_port_s[str(port)] for port in ports)
-        assert (door <= 2 * DEAF_S, controller <= 5 * DEAF_S) == (True, True)
-        assert all(
-            path.stat().st_size <= ProcessLimits.max_file_bytes for path in (settings.data_dir / "logs").iterdir()
-        )
 
 
 def tracebacks(served: Served) -> list[str]:

@@ -82,13 +82,3 @@ def test_texts_and_images_in_one_request(ours, library):
     assert np.allclose(together[3], library.images(files[1:2])[0], atol=1e-5)
     alone = np.concatenate([ours.encode([item])["dense"] for item in items])
     assert np.allclose(together, alone, atol=1e-5)
-
-
-def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
-    """Negative control: another filter."""
-    for path in directory.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    config = (directory / "preprocessor_config.json").read_text()
-    (tmp_path / "preprocessor_config.json").write_text(config.replace('"resample": 3', '"resample": 0'))
-    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": KINDS["png"]}])["dense"]
-    assert not np.allclose(found, library.images([KINDS["png"]]), atol=1e-4)

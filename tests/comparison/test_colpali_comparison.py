@@ -6,7 +6,6 @@ import torch
 
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support import pdfs
@@ -98,13 +97,6 @@ def test_tokens_without_their_image_are_refused(ours):
     features[INPUT_IDS.name] = features[INPUT_IDS.name]._replace(values=ids[1:], lengths=lengths - 1)
     with pytest.raises(ValueError, match="as many tokens as states"):
         ours.adapter.forward(Batch(features, np.zeros(1, np.bool_)))
-
-
-def test_causal_attention_fails_the_same_comparison(tmp_path, directory, library, monkeypatch):
-    usual = TorchEngine.language_model
-    monkeypatch.setattr(TorchEngine, "language_model", lambda self, model, is_causal: usual(self, model, True))
-    (found,) = vectors_of(Served("colpali", directory, **OPTIONS).encode([TEXTS[0]]))
-    assert not same(found, library.text(TEXTS[0]))
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,6 @@ def test_a_text_that_holds_the_token_of_images(ours):
     assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
 
 
-def test_positions_that_forget_the_grid_fail_the_same_comparison(ours, library):
-    """Negative control: ColQwen2ForRetrieval's result for an image without given positions."""
-    (found,) = vectors_of(ours.encode([{"image": FILES[0]}]))
-    assert not same(found, library.image(FILES[0], has_grid=False))
-
-
 def test_the_padded_path_gives_the_same_vectors(ours, library):
     ours.adapter.encoder.use("padded")
     try:

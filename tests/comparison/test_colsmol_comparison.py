@@ -57,14 +57,6 @@ def test_a_text_that_holds_the_token_of_images(ours):
     assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
 
 
-def test_the_rows_of_tiles_matter(ours, library):
-    """Negative control: a wide image in as many columns as a high one has rows."""
-    (found,) = vectors_of(ours.encode([{"image": FILES[3]}]))
-    assert same(found, library.image(FILES[3]))
-    (turned,) = vectors_of(ours.encode([{"image": pictures(((31, 300),))[0]}]))
-    assert len(turned) != len(found) or not same(turned, library.image(FILES[3]))
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -217,29 +217,6 @@ def scores_of(found):
     ]
 
 
-def test_words_of_a_label_matter(models):
-    """Negative control: another description, order or name in the prompt changes the scores."""
-    library, ours = models
-    text = TEXTS[:1]
-    expected = library.batch_extract_entities(text, ["person", "date"], include_confidence=True, include_spans=True)
-    same = ours(text, ["person", "date"])
-    assert scores_of(same)
-    assert scores_of(same) == pytest.approx(
-        [span["confidence"] for _, span in sorted_spans(expected[0]["entities"])], abs=1e-4
-    )
-    for labels, options in (
-        (["date", "person"], {}),
-        (["Person", "dates"], {}),
-        (["person", "date"], {"label_descriptions": '{"date": "a day"}'}),
-    ):
-        assert scores_of(ours(text, labels, **options)) != pytest.approx(scores_of(same), abs=1e-4)
-
-
-def sorted_spans(entities):
-    told = [(label, span) for label, spans in entities.items() for span in spans]
-    return sorted(told, key=lambda each: each[1]["start"])
-
-
 def test_a_relations_description_is_read_as_the_library_writes_it(models):
     library, ours = models
     described = {"knows": "is a friend of", "sees": "looks at"}

@@ -67,19 +67,6 @@ def test_entities_are_those_of_the_library(tmp_path, minilm_directory, architect
     assert num_compared(ours, library, several) > 20
 
 
-def test_labels_pooled_in_another_way_are_seen(saved, ours, monkeypatch):
-    def first_token(self, labels):
-        ids = np.array([np.frombuffer(label, np.int32)[1] for label in labels])
-        return list(self._head.of_labels(self._labels_encoder.hidden_states(ids, np.ones(len(ids), np.int32))))
-
-    monkeypatch.setattr(bi.GlinerBiAdapter, "_encoded", first_token)
-    monkeypatch.setattr(ours.adapter, "kept", bi.Kept())
-    (expected,) = saved[0].inference(TEXTS[:1], list(LABELS), threshold=0.4)
-    (found,) = ours(TEXTS[:1], LABELS, threshold=0.4)
-    with pytest.raises(AssertionError):
-        assert_same(found, expected)
-
-
 def test_requests_with_different_labels_share_a_pass(saved, ours):
     requests = [
         (TEXTS[:3], LABELS[:2], {"threshold": 0.4}),

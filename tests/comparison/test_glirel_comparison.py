@@ -29,7 +29,6 @@ MODELS = [
 ]
 ADA = "Ada Lovelace was born in London in 1815, and wrote for Charles Babbage."
 KNOWN = [{"start": 0, "end": 12}, {"start": 25, "end": 31}, {"start": 55, "end": 70}]
-PAIRS = [(i, j) for i in range(3) for j in range(3) if i != j]
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +87,6 @@ def test_relations_are_those_of_the_library(tmp_path, minilm_directory, architec
             assert_same(ours([text], LABELS, entities=[entities], **options)[0], expected, text, entities)
             num_found += len(expected)
     assert num_found > 200
-
-
-def test_labels_read_in_another_way_are_seen(saved, ours, monkeypatch):
-    expected = by_library(saved[0], ADA, KNOWN, threshold=0.3)
-    monkeypatch.setattr(ours.adapter, "_label_offsets", (0,))
-    (found,) = ours([ADA], LABELS, entities=[KNOWN], threshold=0.3)
-    with pytest.raises(AssertionError):
-        assert_same(found, expected, ADA, KNOWN)
 
 
 def test_requests_with_different_labels_share_a_pass(saved, ours):

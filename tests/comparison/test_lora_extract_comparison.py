@@ -5,9 +5,6 @@ from functools import partial
 import pytest
 import transformers
 
-from tests.comparison import test_gliclass_comparison as gliclass
-from tests.comparison import test_gliner2_comparison as gliner2
-from tests.comparison import test_glirel_comparison as glirel
 from tests.comparison import test_nli_classification_comparison as nli
 from tests.comparison import test_sequence_classification_comparison as classes
 from tests.comparison import test_stablebridge_pruner_comparison as pruner
@@ -15,11 +12,7 @@ from tests.comparison import test_token_classification_comparison as token_label
 from tests.support.classifiers import TEXTS as CLASSIFIED
 from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
-from tests.support.gliclasses import save_gliclass
-from tests.support.gliner2s import save_gliner2
 from tests.support.gliners import LABELS, TEXTS, assert_same, save_gliner, save_gliner_bi
-from tests.support.glirels import LABELS as RELATIONS
-from tests.support.glirels import entities_of, save_glirel
 from tests.support.loras import save_lora
 from tests.support.pruners import Pruner, save_pruner
 
@@ -82,44 +75,6 @@ def test_entities(tmp_path, minilm_directory, family, save, configs):
         lambda found, theirs, i: assert_same(found, theirs),
         *(TEXTS, LABELS),
         threshold=0.3,
-    )
-
-
-def test_relations(tmp_path, minilm_directory):
-    library, known = save_glirel(tmp_path, minilm_directory), [entities_of(text) for text in TEXTS]
-    check(
-        *(Extractor("glirel", tmp_path / "model"), OF_BERT, tmp_path),
-        partial(attribute, library.token_rep_layer.bert_layer, "model"),
-        lambda: [glirel.by_library(library, *each, threshold=0.4) for each in zip(TEXTS, known, strict=True)],
-        lambda found, theirs, i: glirel.assert_same(found, theirs, TEXTS[i], known[i]),
-        *(TEXTS, RELATIONS),
-        threshold=0.4,
-        entities=known,
-    )
-
-
-def test_adapters_apply_to_all_findings_of_gliner2(tmp_path, minilm_directory):
-    library = save_gliner2(tmp_path, minilm_directory)
-    told = {"threshold": 0.5, "include_confidence": True, "include_spans": True}
-    check(
-        *(Extractor("gliner2", tmp_path / "model"), OF_BERT, tmp_path),
-        partial(attribute, library, "encoder"),
-        lambda: library.batch_extract(gliner2.TEXTS, gliner2.librarys(library), **told),
-        lambda found, theirs, i: gliner2.assert_same(gliner2.TEXTS[i], found, theirs),
-        *(gliner2.TEXTS, [*gliner2.LABELS]),
-        **gliner2.asked(threshold=0.5),
-    )
-
-
-def test_labels_of_texts(tmp_path, minilm_directory):
-    directory = save_gliclass(tmp_path / "model", minilm_directory)
-    library = gliclass.Library(directory)
-    check(
-        *(Extractor("gliclass", directory), OF_DEBERTA, tmp_path),
-        partial(attribute, library.pipeline.pipe.model.model, "encoder_model"),
-        lambda: [library(text, gliclass.LABELS) for text in CLASSIFIED],
-        lambda found, theirs, i: gliclass.assert_same(found, theirs),
-        *(CLASSIFIED, gliclass.LABELS),
     )
 
 

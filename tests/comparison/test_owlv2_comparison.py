@@ -1,7 +1,6 @@
 """Objects equal those of transformers' OWLv2 and OWL-ViT on the same weights and files."""
 
 import json
-import shutil
 
 import pytest
 
@@ -46,11 +45,6 @@ def test_objects_are_those_of_the_library(ours, library, file):
     surer = library(file, LABELS, threshold=0.6)
     assert same(ours([file], LABELS, threshold=0.6)[0], surer)
     assert len(surer) < len(expected)
-
-
-def test_the_library_finds_every_label(library):
-    """Otherwise a comparison of them would show nothing."""
-    assert {each["label"] for file in FILES for each in library(file, LABELS)} == {*LABELS}
 
 
 def test_different_labels_and_sizes_in_one_batch(ours, library):
@@ -121,17 +115,6 @@ def test_a_label_is_read_once(ours, monkeypatch):
     ours(FILES, ["new", "newer"])
     ours(FILES[:1], ["newer", "newest"])
     assert len(read) == 3
-
-
-@pytest.mark.parametrize("change", ['"resample": 1', '"image_mean": [0.1, 0.2, 0.3]', '"rescale_factor": 0.005'])
-def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, version, library, change):
-    """Negative control. OWLv2 knows one way to resize only."""
-    other = shutil.copytree(directory, tmp_path / "other")
-    path = other / "preprocessor_config.json"
-    settings = {**json.loads(path.read_text()), **json.loads(f"{{{change}}}")}
-    path.write_text(json.dumps(settings))
-    found = Finder("owlv2", other)(FILES[:1], LABELS)[0]
-    assert same(found, library(FILES[0], LABELS)) == (version == "owlv2" and "resample" in change)
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,9 @@ from sie_triton.records.status import RESIDENT, records_of_revisions, worker_of
 from sie_triton.server.companions import controller, fork_servers
 from sie_triton.server.launch import Server
 from sie_triton.system.processes.fork_server import fork_server_ids
-from tests.conftest import fresh_settings, model_file, tiny_model_file
+from tests.conftest import fresh_settings, tiny_model_file
 from tests.residency.conftest import ADMIN_TOKEN, Crowd, wait_for, watching
-from tests.server.test_launcher import grpc, launched, tritonserver_of
-from tests.support.models import save_bert, save_cross_encoder, save_pylate
+from tests.support.models import save_bert
 
 TEXT = "whoever asks while a model is being changed gets what it was before or what it is since, and nothing else"
 A, B, C, D = (f"test/{name}" for name in "abcd")
@@ -221,57 +220,3 @@ def test_model_file_changes_fail_no_request(tmp_path, variants):
         assert set(loads.values()) == {1}
         here.check((A, "mean"), (A, "dense"), (B, "mean"), (D, "mean"), (D, "cls"))
         assert max(number for _, number in copies) == 1
-
-
-@pytest.mark.slow
-def test_scoring_continues_while_its_ensemble_is_replaced(tmp_path, variants, minilm_directory):
-    """`test/c` becomes a model that encodes and scores, then one that scores by its bare name, and so on."""
-    colbert = save_pylate(tmp_path / "colbert", minilm_directory)
-    cross_encoder = save_cross_encoder(tmp_path / "cross-encoder", minilm_directory)
-    both = model_file(C, colbert, "multivector", {"encode": {"multivector": {"dim": 32}}, "score": {}})
-    one = model_file(C, cross_encoder, "cross_encoder", {"score": {}})
-    seen, stopped = [], threading.Event()
-    with site(tmp_path, variants) as here, SIEClient(here.crowd.grpc) as client, ThreadPoolExecutor(1) as pool:
-
-        def run() -> None:
-            while not stopped.wait(0.05):
-                seen.append(round(client.score(C, "which?", [TEXT])["scores"][0]["score"], 2))
-
-        here.write(C, both)
-        wait_for(lambda: "test__c-score" in os.listdir(here.repository))
-        wait_for(lambda: here.is_served("test__c-score"))
-        scoring = pool.submit(run)
-        wait_for(lambda: seen)
-        for text in (one, both, one):
-            before, since = seen[-1], len(seen)
-            here.write(C, text)
-            wait_for(lambda before=before, since=since: scoring.done() or set(seen[since:]) - {before})
-        stopped.set()
-        scoring.result()
-        assert len(set(seen)) == 2
-
-
-@pytest.mark.slow
-def test_pending_changes_and_added_models_survive_a_tritonserver_crash(tmp_path, variants):
-    models_dir = tmp_path / "models"
-    models_dir.mkdir()
-    path = models_dir / "a.yaml"
-    path.write_text(variants["mean"].file(A))
-    settings = fresh_settings(tmp_path, admin_token=ADMIN_TOKEN)
-    with launched(settings, f"--models-dir={models_dir}") as process, SIEClient(grpc(settings)) as client:
-        here = Site(Crowd(settings, None, None), models_dir, variants)  # type: ignore[arg-type]
-        assert here.put(variants["cls"].file(D))[0] == 200
-        here.ask(client, A)
-        path.write_text(variants["dense"].file(A))
-        wait_for(lambda: here.steps_of(A))
-        os.kill(tritonserver_of(process), signal.SIGKILL)
-        wait_for(lambda: here.answer(client, A) == "dense")
-        assert here.answer(client, D) == "cls"
-        wait_for(lambda: here.is_settled(A, D))
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-    with launched(settings, f"--models-dir={models_dir}") as process, SIEClient(grpc(settings)) as client:
-        assert here.answer(client, D) == "cls"
-        process.send_signal(signal.SIGTERM)
-        told = process.communicate(timeout=20)[1]
-    assert f"model    test__d (added: {settings.data_dir}/models/test__d.yaml)" in told

@@ -89,22 +89,6 @@ def last_use(model: str, when: float, log: Log) -> float:
     return max((min(call.ended, when) for call in uses), default=0.0)
 
 
-def test_eviction_takes_the_least_recently_used_model(crowd):
-    """Eviction takes neither the first loaded nor the last by name."""
-    others, newcomer = [MODELS[i] for i in (4, 5, 6)], MODELS[7]
-    with SIEClient(crowd.grpc) as client:
-        for model in (newcomer, *others, *others):  # what each takes is known from its first load on
-            client.encode(model, TEXT)
-        wait_for(lambda: {model for model in MODELS if crowd.state(model) == "resident"} == set(others))
-        time.sleep(MIN_RESIDENCY_S)
-        for i in (1, 2, 0):
-            client.encode(others[i], TEXT)
-            time.sleep(TIE_S)
-        num_before = len(crowd.evictions())
-        client.encode(newcomer, TEXT)
-    assert [(model, reason) for _, model, reason in crowd.evictions()[num_before:]] == [(others[1], "room for another")]
-
-
 @pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=LONG)])
 def test_evicting_the_busiest_model_fails_no_request(crowd, vector, rounds):
     model = MODELS[0]
@@ -124,25 +108,3 @@ def copies(crowd: Crowd, model: str) -> int:
     """Living processes that say they hold the weights of `model`."""
     records = records_of(crowd.settings.status_dir, triton_name(model), "inference")
     return sum(r["state"] == RESIDENT and bool(r["worker_pid"]) and is_alive(r["worker_pid"]) for r in records)
-
-
-def test_concurrent_first_requests_load_once(crowd, vector):
-    model = MODELS[6]
-    with SIEClient(crowd.grpc) as client:
-        client.encode(model, TEXT)
-    crowd.act(model, "evict")
-    wait_for(lambda: crowd.state(model) == "cold" and not crowd.models()[model]["num_draining"])
-    log = Log()
-    with (
-        SIEClient(crowd.grpc) as client,
-        ThreadPoolExecutor(16) as pool,
-        watching(lambda: worker(crowd, model), 0.01) as seen,
-    ):
-        for _ in range(16):
-            pool.submit(log.call, client, model, vector)
-    log.check()
-    assert {pid for _, pid in seen if pid} <= {worker(crowd, model)}
-
-
-def worker(crowd: Crowd, model: str) -> int:
-    return max(r["worker_pid"] for r in records_of(crowd.settings.status_dir, triton_name(model), "inference"))

@@ -85,22 +85,6 @@ def test_encode_is_killed_twice_and_continued(server, command, lines, tmp_path):
     )
 
 
-def test_the_line_that_the_server_refuses_is_named(server, tmp_path):
-    """Spaces without end make too few tokens; see docs/encode.md."""
-    source, output = tmp_path / "texts.txt", tmp_path / "out.jsonl"
-    source.write_text("a\n" * 700 + "b" + " " * 600_000 + "c\n" + "d\n" * 20)
-    words = [sys.executable, "-m", "sie_triton.cli", "encode", TINY, f"--url=grpc://{server.grpc}"]
-    words += [f"--input={source}", f"--output={output}"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2
-    assert "error: line 701: " in done.stderr
-    done = subprocess.run([*words, "--skip-errors"], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1, done.stderr
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [i for i, each in enumerate(found, 1) if "error" in each] == [701]
-    assert (found[700]["line"], len(found)) == (701, 721)
-
-
 def test_a_reader_that_ends_early_is_no_error(server, lines, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(lines))
     words = [sys.executable, "-m", "sie_triton.cli", "encode", TINY, f"--url=grpc://{server.grpc}", "--input"]

@@ -15,11 +15,9 @@ from sie_triton import SIEClient
 from sie_triton.client.retry import Deadline
 from sie_triton.contract.names import triton_name
 from sie_triton.contract.outputs import OUTPUT_DTYPES
-from sie_triton.controller.model_control import ModelControl
 from sie_triton.doors.app import PROTOCOL_VERSION
 from sie_triton.records.status import records_of
-from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
-from tests.server.conftest import opened
+from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY
 from tests.support import pdfs
 from tests.support.pictures import pictures
 from tests.support.sounds import sound
@@ -167,24 +165,6 @@ def test_timings_are_in_the_body_and_in_headers(http):
     assert answer.headers["X-SIE-Triton-Version"] == version("sie-triton")
 
 
-def test_clients_get_retry_after_while_a_cold_model_loads(http, server):
-    control = ModelControl(server.grpc, server.control_token)
-    control.swap(f"{TINY_NO_HOOK.replace('/', '__')}-inference")
-    control.close()
-    path, body = f"/v1/encode/{TINY_NO_HOOK}", {"items": [{"text": "a"}]}
-    answer = http.post(path, json=body, headers={"X-Request-Timeout": "0.1"})
-    assert (answer.status_code, answer.json()["detail"]["code"]) == (503, "MODEL_LOADING")
-    assert answer.headers["Retry-After"] == "5"
-    deadline, told = time.monotonic() + 30, []
-    while answer.status_code != 200:
-        assert time.monotonic() < deadline
-        told.append((answer.status_code, answer.json()["detail"]["code"]))
-        answer = http.post(path, json=body, headers={"X-Request-Timeout": "2"})
-    # One may be late with a model that has just come.
-    assert set(told[:-1]) <= {(503, "MODEL_LOADING")}
-    assert told[-1] in {(503, "MODEL_LOADING"), (504, "DEADLINE_EXCEEDED")}
-
-
 def test_models_are_listed_with_what_they_take_and_give(http):
     listed = http.get("/v1/models", headers=PACKED)
     assert listed.headers["content-type"] == "application/json"
@@ -198,12 +178,6 @@ def test_models_are_listed_with_what_they_take_and_give(http):
     assert found[MINILM]["max_sequence_length"] == 256
     answer = http.get("/v1/models/no/such")
     assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
-
-
-def test_probes_answer(http):
-    assert http.get("/healthz").text == http.get("/readyz").text == "ok"
-    assert http.get("/").json()["name"] == "sie-triton"
-    assert http.get("/health").json()["status"] == "healthy"
 
 
 def test_the_docs_page_loads_nothing_from_other_hosts(http):
@@ -231,15 +205,6 @@ def test_work_for_a_client_that_has_gone_ends(http, server):
         time.sleep(0.1)
     assert counts(server, "num_items") - items < len(texts)
     assert counts(server, "num_cancelled") > cancelled
-
-
-def test_responses_count_towards_the_doors_memory_limit(server):
-    """Number of Triton's answers so far, before any is serialized."""
-    body = {"items": ["vines climb " * 40] * 64, "params": {"output_types": ["multivector"]}}
-    with opened(server.settings, door_max_memory_bytes=300_000) as url:
-        told = httpx.post(f"{url}/v1/encode/{COLBERT}", json=body, timeout=60)
-        assert (told.status_code, told.json()["detail"]["code"]) == (503, "QUEUE_FULL")
-        assert httpx.post(f"{url}/v1/encode/{COLBERT}", json=body | {"items": ["a"]}, timeout=60).status_code == 200
 
 
 def test_requests_of_one_text_each_share_calls_of_triton(http, sie):

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio
 import tritonclient.http.aio
-from click.testing import CliRunner
 
 from benchmarks.texts import texts
 from sie_triton import Item, SIEClient
-from sie_triton.cli import cli
 from sie_triton.contract.names import triton_name
 from sie_triton.models.inputs.features import num_pieces
 from sie_triton.models.inputs.request_parts import features_of
@@ -189,36 +187,3 @@ def test_the_tokens_of_all_pieces_are_counted(client, extractor):
     assert second > 3
     counts = [each["token_count"] for each in client.extract(GLINER, several, LABELS)]
     assert counts == [lengths[0], sum(lengths[1:-1]), lengths[-1]]
-
-
-# --- the command
-
-
-def test_the_extract_command_prints_the_client_results(server, client):
-    arguments = ["extract", GLINER, "--labels", " , ".join(LABELS), "--threshold", "0.999"]
-    found = client.extract(GLINER, TEXTS, LABELS, threshold=0.999)
-    assert sum(len(each["entities"]) for each in found) > 10
-    lines = ran([*arguments, "--url", f"http://{server.http}", *TEXTS]).splitlines()
-    assert [line.split("\t") for line in lines] == [
-        [
-            str(number),
-            "entity",
-            each["label"],
-            f"{each['score']:.4f}",
-            str(each["start"]),
-            str(each["end"]),
-            each["text"],
-        ]
-        for number, result in enumerate(found, 1)
-        for each in result["entities"]
-    ]
-    grpc = ["--host", "127.0.0.1", "--grpc-port", str(server.settings.grpc_port)]
-    some = [0, 2]
-    answers = ran([*arguments, *grpc, "--json"], "".join(f"{TEXTS[i]}\n" for i in some)).splitlines()
-    assert_same([json.loads(each) for each in answers], [found[i] for i in some])
-
-
-def ran(arguments, given=""):
-    done = CliRunner().invoke(cli, arguments, given, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout

@@ -2,11 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from sie_triton.cli import cli
 from tests.conftest import OWL
 from tests.support.detectors import Finder, same
 from tests.support.pictures import of_all_kinds, pictures
@@ -32,21 +29,3 @@ def test_objects_in_images(client, finder):
     (expected,) = finder(FILES[:1], LABELS, threshold=0.6, label_thresholds=json.dumps(least))
     one = client.extract(OWL, items[0], LABELS, threshold=least, options={"threshold": 0.6})
     assert same(one["objects"], expected, 1e-5, 1e-2)
-
-
-def test_on_the_command_line(server, finder, tmp_path):
-    paths = [tmp_path / f"{number}.png" for number in range(2)]
-    for path, file in zip(paths, (FILES[0], FILES[3]), strict=True):
-        path.write_bytes(file)
-    arguments = ["extract", OWL, "--url", f"grpc://{server.grpc}", "--labels", ",".join(LABELS), "--threshold", "0.6"]
-    images = [each for path in paths for each in ("--image", str(path))]
-    done = CliRunner().invoke(cli, [*arguments, *images])
-    assert done.exit_code == 0, done.output
-    expected = finder([FILES[0], FILES[3]], LABELS, threshold=0.6)
-    rows = [line.split("\t") for line in done.output.splitlines()]
-    assert [row[:3] for row in rows] == [
-        [str(number), "object", each["label"]] for number, found in enumerate(expected, 1) for each in found
-    ]
-    last = expected[1][-1]
-    assert float(rows[-1][3]) == pytest.approx(last["score"], abs=1e-4)
-    assert np.abs(np.array(rows[-1][4:], float) - last["bbox"]).max() < 1

@@ -81,28 +81,6 @@ def test_the_request_overrides_the_profiles_output_types(client):
         client.encode(BGE_M3, "a", profile="nope")
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "whole"),
-    [
-        ("vines", {}, "passage: vines"),
-        ("vines", {"is_query": True}, "Instruct: find plants; Query: vines !"),
-        ("vines", {"is_query": True, "instruction": "climb"}, "Instruct: climb; Query: vines !"),
-        (
-            "{text} {instruction} {0} {",
-            {"is_query": True},
-            "Instruct: find plants; Query: {text} {instruction} {0} { !",
-        ),
-        ("x", {"is_query": True, "instruction": "{text}"}, "Instruct: {text}; Query: x !"),
-    ],
-)
-def test_templates(client, text, options, whole):
-    """Braces in a text or an instruction are ordinary characters; a profile may turn normalisation off."""
-    plain = client.encode(BGE_M3, whole, output_types=["dense"], options={"normalize": False})["dense"]
-    filled = client.encode(BGE_M3, text, profile="asking", **options)["dense"]
-    assert abs(np.linalg.norm(filled) - 1) > 0.1
-    np.testing.assert_allclose(filled, plain, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("dtype", VIEWS)
 def test_quantised(client, dtype):
     for model, names in ((MINILM, ["dense"]), (COLBERT, ["multivector", "muvera"])):

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sie_triton import BusyError, InputError
 from tests.conftest import FLORENCE2, PADDLE_OCR, SHORT
 from tests.support.pictures import pictures
 from tests.support.readers import Reader
@@ -41,21 +40,6 @@ def test_concurrent_requests_with_different_tasks_get_their_results(client, expe
     for each, wanted in zip(found, expected * 2, strict=True):
         assert without_times(each) == without_times(wanted)
     assert any(box for each in expected for found in each for box in found["objects"])
-
-
-def test_a_wrong_parameter_is_named_in_the_error(client):
-    with pytest.raises(InputError, match="parameter task: 'ocr' is not a task of this model; give one of <OCR>"):
-        extract(client, {"image": FILES[0]}, task="ocr")
-    with pytest.raises(InputError, match="parameter num_beams: 9 is not allowed; give an integer from 1 to 8"):
-        extract(client, {"image": FILES[0]}, num_beams=9)
-    with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
-        client.extract(FLORENCE2, [{"image": FILES[0]}, {"image": b"no image"}])
-
-
-def test_an_answer_that_takes_too_long_is_given_up(client, server):
-    with pytest.raises(BusyError):
-        client.extract(FLORENCE2, [{"image": file} for file in FILES] * 8, options={"max_new_tokens": 64}, timeout=0.05)
-    assert client.extract(FLORENCE2, {"image": FILES[0]})["data"]
 
 
 def test_pages_of_many_sizes_are_read_together(client, server):

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -23,7 +21,6 @@ from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.system.processes.pids import parent_of
 from tests.conftest import MINILM
-from tests.support.controller import wait_for
 from tests.support.signals import heed_signals
 
 heed_signals()
@@ -173,35 +170,3 @@ def ready(http_port: int) -> bool:
         return urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v2/health/ready", timeout=2).status == 200
     except OSError:
         return False
-
-
-def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
-    """127.0.0.2 stands for an address that other machines can reach."""
-    secrets = ["--admin-token", "adm1n", "--auth-tokens=t0ken"]
-    with serving(tmp_path, "--host=127.0.0.2", "--auth-mode=token", *secrets, num_ports=5) as (process, _):
-        line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-        assert (line[line.index(b"--admin-token") + 1], b"--auth-tokens=*****" in line) == (b"*****", True)
-        for each in descendants(process.pid):
-            assert not {b"adm1n", b"t0ken"} & set(Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0"))
-        ports = [int(port) for port in re.findall(rb"-port=(\d+)", b"\0".join(line))]
-        assert [is_open("127.0.0.2", port) for port in ports] == [False] * 4 + [True]
-        assert [is_open("127.0.0.1", port) for port in ports] == [True] * 4 + [False]
-        door, body = f"http://127.0.0.2:{ports[4]}", {"items": ["a"]}
-        assert httpx.post(f"{door}/v1/encode/{MINILM}", json=body).status_code == 401
-        bearer = {"Authorization": "Bearer t0ken"}
-        assert httpx.post(f"{door}/v1/encode/{MINILM}", json=body, headers=bearer, timeout=60).status_code == 200
-        # The door asks the controller, which asks for a token.
-        wait_for(lambda: httpx.get(f"{door}/v1/models", headers=bearer).json()["models"][0]["state"] == "loaded")
-        assert httpx.get(f"http://127.0.0.1:{ports[3]}/v1/models").status_code == 401
-        table, _ = sie("status", f"--url={door}", "--auth-tokens=t0ken").communicate(timeout=30)
-        assert re.search(rf"{MINILM} .* loaded ", table), table
-        _, refused = sie("encode", MINILM, "a", f"--url={door}").communicate(timeout=30)
-        assert "this is SIE's HTTP door, not Triton; Triton can be reached on the server's machine" in refused
-        flags = [f"--controller-port={ports[3]}", f"--data-dir={tmp_path}", "--admin-token=adm1n"]
-        table, _ = sie("status", "--json", *flags).communicate(timeout=30)
-        assert '"resident"' in table
-
-
-def is_open(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0

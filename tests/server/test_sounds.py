@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from sie_triton import InputError, Item, SIEClient
+from sie_triton import Item
 from tests.conftest import CLAP
 from tests.support.items import Served
 from tests.support.sounds import sound, sounds
-from tests.support.unhearable import unreadable
 
 FILES = sounds()
 ITEMS = [
@@ -48,16 +47,3 @@ def test_the_client_takes_a_sound_in_any_form(client, expected, tmp_path):
     ]
     for found in client.encode(CLAP, ways):
         assert np.allclose(found["dense"], expected[1], atol=1e-3)
-
-
-def test_an_unreadable_sound_spoils_only_its_own_request(server, expected):
-    def ask(files):
-        with SIEClient(server.grpc) as client:
-            for content, said in files:
-                with pytest.raises(InputError, match=r"audio\[2\]: ") as told:
-                    client.encode(CLAP, ["a", {"audio": FILES[0]}, {"audio": content}, {"audio": FILES[1]}])
-                assert said in str(told.value)
-                found = client.encode(CLAP, ITEMS[:2])
-                assert np.allclose([each["dense"] for each in found], expected[:2], atol=1e-4)
-
-    ask([each for each in unreadable().values() if each[0]][::6])

@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 import httpx
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.ports import free_ports
@@ -23,24 +24,27 @@ from tests.support.models import save_bert, save_cross_encoder
 from tests.support.otlp import Receiver, receiving
 
 ENCODER, RERANKER, EXTRACTOR = "test/encoder", "test/reranker", "test/extractor"
-TOKEN = "a-token-of-clients"
+TOKEN, ADMIN_TOKEN = "a-token-of-clients", "adm1n"
+OUTSIDE = "127.0.0.2"  # stands for an address that other machines can reach
 FOLLOWED = {
     "SIE_LOG_JSON": "true",
     "SIE_LOG_REQUESTS": "true",
     "SIE_TRACING_ENABLED": "true",
     "OTEL_BSP_SCHEDULE_DELAY": "50",
     "OTEL_TRACES_SAMPLER": "parentbased_always_on",
+    "SIE_INSTRUMENTATION": "true",
+    "SIE_GPU_TYPE": "l4",
+    "SIE_GPU_COUNT": "2",
+    "SIE_BUNDLE": "nightly",
 }
 
 
 class Counted:
     """A door or gateway with tokens, and its figures by name and labels. `targets` are what Prometheus scrapes."""
 
-    def __init__(self, http_port: int, grpc_port: int, targets: Sequence[str]) -> None:
+    def __init__(self, http: str, grpc_port: int, targets: Sequence[str]) -> None:
         self.grpc, self.targets = f"grpc://127.0.0.1:{grpc_port}", targets
-        self.http = httpx.Client(
-            base_url=f"http://127.0.0.1:{http_port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
-        )
+        self.http = httpx.Client(base_url=f"http://{http}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
 
     def families(self):
         answer = self.http.get("/metrics")
@@ -72,8 +76,9 @@ class Counted:
 class Served(Counted):
     """A server that sends spans to `receiver`; `lines` are those of its standard output."""
 
-    def __init__(self, ports: list[int], data_dir: Path, receiver: Receiver) -> None:
-        super().__init__(ports[4], ports[1], [f"127.0.0.1:{ports[4]}"])
+    def __init__(self, ports: list[int], data_dir: Path, receiver: Receiver, pid: int) -> None:
+        super().__init__(f"{OUTSIDE}:{ports[4]}", ports[1], [f"{OUTSIDE}:{ports[4]}"])
+        self.pid = pid
         self.ports, self.data_dir, self.receiver = ports, data_dir, receiver
         self.lines: list[dict[str, Any]] = []
 
@@ -81,7 +86,9 @@ class Served(Counted):
         return [line for line in self.lines if line.get("request_id") == request_id]
 
     def evict(self, model: str) -> None:
-        settings = read_settings(data_dir=self.data_dir, controller_port=self.ports[3])
+        settings = read_settings(
+            data_dir=self.data_dir, controller_port=self.ports[3], admin_token=ADMIN_TOKEN, auth_tokens=TOKEN
+        )
         ask(settings, f"{path_of(model)}/evict", "POST")
 
 
@@ -94,19 +101,22 @@ def flags_of(root: Path, minilm_directory: Path) -> list[str]:
     (models / "a.yaml").write_text(tiny_model_file(ENCODER, save_bert(root / "bert", minilm_directory)))
     (models / "b.yaml").write_text(model_file(RERANKER, reranker, "cross_encoder", {"score": {}}))
     (models / "c.yaml").write_text(gliner_file(EXTRACTOR, root / "gliner" / "model"))
+    (models / "bundles").mkdir()
+    (models / "bundles" / "nightly.yaml").write_text(yaml.safe_dump({"models": [ENCODER, RERANKER, EXTRACTOR]}))
     tokens = ["--auth-mode=token", f"--auth-tokens={TOKEN}", "--door-workers=2", "--no-serve-known"]
     return [f"--models-dir={models}", f"--data-dir={root / 'data'}", *tokens]
 
 
 @contextmanager
 def counted_server(root: Path, minilm_directory: Path) -> Iterator[Served]:
-    """Run the models behind two door processes that ask for TOKEN, with logs of requests as JSON, and traces."""
+    """Run the models behind two door processes that ask for TOKEN, with all that follows requests switched on."""
     ports = free_ports(5)
     names = (ENCODER, RERANKER, EXTRACTOR)
     with receiving() as receiver:
         variables = {**FOLLOWED, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{receiver.address}"}
-        process = sie("serve", *names, *flags_of(root, minilm_directory), *port_flags(ports), **variables)
-        found = Served(ports, root / "data", receiver)
+        flags = [*flags_of(root, minilm_directory), f"--host={OUTSIDE}", "--admin-token", ADMIN_TOKEN]
+        process = sie("serve", *names, *flags, *port_flags(ports), **variables)
+        found = Served(ports, root / "data", receiver, process.pid)
         reading = Thread(target=read_lines, args=(process, found.lines))
         reading.start()
         try:
@@ -137,7 +147,7 @@ def counted_cluster(root: Path, minilm_directory: Path) -> Iterator[Counted]:
         assert process.stdout is not None
         targets = next(line for line in iter(process.stdout.readline, "") if line.startswith("metrics")).split()[1:4]
         assert "SIE cluster ready\n" in iter(process.stdout.readline, "")
-        found = Counted(http, grpc, targets)
+        found = Counted(f"127.0.0.1:{http}", grpc, targets)
         with found.http:
             yield found
     finally:

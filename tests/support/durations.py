@@ -28,8 +28,9 @@ TOGETHER = (
     ("tests/server/page/",),
     (
         "tests/server/sdk/",
-        *(f"tests/server/test_{name}" for name in ("bulk_commands", "client", "door", "encode", "errors", "eval")),
-        *(f"tests/server/test_{name}" for name in ("extract", "gateway", "images", "integrations", "lora", "misfit")),
+        *(f"tests/server/test_{name}" for name in ("body_size", "bulk_commands", "client", "door", "encode", "errors")),
+        *(f"tests/server/test_{name}" for name in ("eval", "extract", "gateway", "images", "integrations", "lora")),
+        "tests/server/test_misfit",
         *(f"tests/server/test_{name}" for name in ("objects", "openapi", "outputs", "perf", "processes", "reading")),
         *(f"tests/server/test_{name}" for name in ("score", "slots", "sounds", "steps")),
     ),

@@ -69,7 +69,7 @@ def states_of(passes, encoder, ids=IDS, lengths=LENGTHS, keys=KEYS):
     return passes.hidden_states(ids, lengths, keys, np.zeros_like(ids), encoder.positions(ids, lengths))
 
 
-@pytest.mark.parametrize("architecture", ALIKE)
+@pytest.mark.parametrize("architecture", ["XLM-RoBERTa", "ModernBERT, local and global", "Qwen3, causal"])
 def test_captured_passes_give_the_results_of_the_packed_path(architecture):
     encoder = encoder_of(architecture)
     found = states_of(CapturedPasses(encoder, Recorder), encoder)

@@ -1,8 +1,6 @@
-"""The check of the documents finds what is dead, and the model file's keys are all described."""
+"""The keys of a model file are all described, and documents quote what the source says."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +15,6 @@ from tools.pages.models import shipped
 
 ROOT = Path(__file__).parents[3]
 MODEL_FILES = ROOT / "docs" / "model-files.md"
-
-# A reference that is dead, and what is said of it.
-FAULTS = {
-    "[a file](gone.md)": "no such file: gone.md",
-    "[a heading](#gone)": "no such heading in planted.md: #gone",
-    "`tests/pure/test_gone.py`": "no such path: tests/pure/test_gone.py",
-    "`stages/gone/`": "no such path: stages/gone/",
-    "`gone.c`": "no such path: gone.c",
-    "`tests/server/test_door.py::test_gone`": "no such test in tests/server/test_door.py: test_gone",
-    "`test_gone`": "no such test: test_gone",
-    "`sie_triton.contract.spec.Gone`": "no such module, or name in it: sie_triton.contract.spec.Gone",
-    "`scripts/gone`": "no such path: scripts/gone",
-    "`sie-triton gone`": "no such command: sie-triton gone",
-    "`scripts/serve --gone`": "no such flag: --gone",
-    "```bash\nA=1 sie-triton serve --gone\n```": "no such flag: --gone",
-    "SIE_GONE": "no such setting: SIE_GONE",
-}
-ALIVE = """# All is there
-
-[a file](alive.md), [a heading](#all-is-there), `tests/server/test_door.py`, `pipeline/stages/`, `admission.c`,
-`scripts/serve --host`, `tests/process/package/test_documents.py::test_the_examples_of_model_files`,
-`sie_triton.contract.spec.Runtime`, `sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`,
-`pip install --foreign`
-"""
-
-
-def check(*files: Path) -> tuple[int, list[str]]:
-    """Return the exit status and the complaints of the check about files."""
-    command = [sys.executable, ROOT / "scripts" / "check-documents", *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr.splitlines()
-
-
-def test_dead_references_are_reported_and_living_ones_are_not(tmp_path):
-    expected = []
-    for number, (fault, complaint) in enumerate(FAULTS.items()):
-        document = tmp_path / f"dead-{number}.md"
-        document.write_text(f"# Planted\n\n{fault}\n")
-        expected.append(f"{document}:{3 + fault.count(chr(10)) // 2}: {complaint.replace('planted', document.stem)}")
-    (tmp_path / "alive.md").write_text(ALIVE)
-    status, complaints = check(*tmp_path.iterdir())
-    assert (status, sorted(complaints)) == (1, sorted(expected))
 
 
 def keys_of(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> dict[str, tuple[str, str]]:

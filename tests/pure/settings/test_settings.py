@@ -270,6 +270,7 @@ def test_help_shows_the_usual_settings_and_how_to_see_all(command):
 def test_the_defaults_of_stages_are_those_of_the_settings(monkeypatch):
     monkeypatch.delenv("SIE_ENGINE")
     assert read_settings().portable_runtime == Runtime()
+    assert read_settings(default_compute_precision="bfloat16").portable_runtime == Runtime(precision="bfloat16")
 
 
 OWN_NAMES = {"precision", "status_dir", "loras_dir", "cache_dir", "measurements_dir", "environments_dir"}

@@ -2,12 +2,10 @@
 
 import json
 
-import pytest
 from click.testing import CliRunner
 
 from benchmarks.simulation.__main__ import simulate
 from benchmarks.simulation.parameters import Parameters
-from sie_triton.errors import InputError
 
 SMALL = ["--workers", "2,3", "--load", "0.2", "--models", "5", "--seconds", "5"]
 
@@ -30,34 +28,3 @@ def test_files_hold_all_results_by_the_parameters_of_a_file(tmp_path):
     assert (tmp_path / "out" / "simulation.md").exists()
     for name in ("p99", "loads", "cost"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "cannot be read"),
-        ('{"lod_s": 1}', "lod_s: is no parameter"),
-        ('{"load_s": "1"}', "load_s: must be a number"),
-        ('{"request_s": 0}', "request_s: must be above 0"),
-        ('{"load_s": NaN}', "load_s: must be a number of at least 0"),
-    ],
-)
-def test_wrong_parameters_are_named(tmp_path, text, message):
-    (tmp_path / "p.json").write_text(text)
-    with pytest.raises(InputError, match=message):
-        run("--parameters", str(tmp_path / "p.json"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--workers", "0"], "workers: must be from 1"),
-        (["--workers", "many"], "workers: must be numbers"),
-        (["--load", "nan"], "load: must be above 0"),
-        (["--rules", "theirs"], "rules: must be of ours, reference"),
-        (["--workers", "10000", "--seconds", "600000"], "requests are too many"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(InputError, match=message):
-        run(*arguments)

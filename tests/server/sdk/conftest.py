@@ -19,15 +19,14 @@ from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
 from tests.server.conftest import opened
 from tests.server.test_serve import port_flags, started
-from tests.support.models import save_bert, save_causal, without_weights
-from tests.support.openai_endpoint import Endpoint, last_states, next_tokens
+from tests.support.models import save_bert, without_weights
+from tests.support.openai_endpoint import Endpoint, last_states
 from tests.support.sdk import python
 
 PACKAGE = "sie-sdk==0.10.1"
 WARM, COLD, GONE = "test/warm", "test/cold", "test/gone"
-DENSE, RERANKER, CHAT = "test/far", "test/far-reranker", "test/far-chat"
+DENSE, CHAT = "test/far", "test/far-chat"
 KEY = "TEST_FAR_KEY"
-QWEN3 = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,16 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
     """A server of remote models, with a door."""
     root = tmp_path_factory.mktemp("kinds")
     decoder = save_bert(root / "decoder", minilm_directory, "qwen3", pooling="lasttoken")
-    judge = save_causal(root / "judge", minilm_directory)
-    small, small_judge = without_weights(decoder, root / "small"), without_weights(judge, root / "small-judge")
+    small = without_weights(decoder, root / "small")
     (root / "models").mkdir()
     settings = fresh_settings(root)
     dense, key = {"encode": {"dense": {"dim": 64, "scales": True}}}, {"api_key_env": KEY}
-    with Endpoint(last_states(decoder), next_tokens(judge)) as endpoint, pytest.MonkeyPatch.context() as patch:
+    with Endpoint(last_states(decoder)) as endpoint, pytest.MonkeyPatch.context() as patch:
         patch.setenv(KEY, "secret")
         files = {
             **{name: endpoint.model_file(name, small, "sentence_transformer", dense) for name in (WARM, COLD)},
             GONE: model_file(GONE, root / "nothing", "sentence_transformer", dense),
             DENSE: endpoint.model_file(DENSE, small, "sentence_transformer", dense, **key),
-            RERANKER: endpoint.model_file(RERANKER, small_judge, "llm_reranker", {"score": {}}, QWEN3, **key),
             CHAT: endpoint.chat_file(CHAT, **key),
         }
         for name, content in files.items():

@@ -1,4 +1,4 @@
-"""SIE's own SDK, sync and async, by a change of its base URL: of one server, and of a cluster in front of it.
+"""SIE's own SDK by a change of its base URL: sync at one server, async at a cluster in front of it.
 
 Every method but those that generate text and those of SIE's managed cloud. Failures: test_door_sdk_failures.py.
 """
@@ -17,6 +17,7 @@ from tests.support.sdk import Sdk, SdkError
 MODELS = (BGE_M3, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, OWL, TINY)
 TYPES = ["dense", "sparse", "multivector"]
 PROFILE = "l4-spot"
+KINDS = {"server": "sync", "cluster": "async"}
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
@@ -30,9 +31,10 @@ def place(request, server, door, tmp_path_factory) -> Iterator[tuple[str, str]]:
         yield request.param, url
 
 
-@pytest.fixture(params=["sync", "async"])
-def sdk(request, place, interpreter) -> Iterator[Sdk]:
-    with Sdk(interpreter, request.param, place[1]) as sdk:
+@pytest.fixture(scope="module")
+def sdk(place, interpreter) -> Iterator[Sdk]:
+    name, url = place
+    with Sdk(interpreter, KINDS[name], url) as sdk:
         yield sdk
 
 

@@ -1,4 +1,4 @@
-"""Failures as SIE's own SDK meets them, sync and async, at one server and at a cluster in front of it.
+"""Failures as SIE's own SDK meets them, sync at one server and async at a cluster in front of it.
 
 The SDK tells the test before it waits; the test then ends the trouble, and the SDK's next try succeeds.
 """
@@ -16,7 +16,7 @@ from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from tests.server.conftest import opened
 from tests.server.sdk.conftest import COLD, GONE, WARM, Provoked, silent
-from tests.server.sdk.test_door_sdk import refused
+from tests.server.sdk.test_door_sdk import KINDS, refused
 from tests.support.controller import wait_for
 from tests.support.in_cluster import cluster_before, is_ready
 from tests.support.killing import part
@@ -28,8 +28,6 @@ MAX_MEMORY_BYTES = 900_000
 # A request holds at least four times its body: one of this item has room, and two have not.
 ITEM = {"text": "vines " * 20_000}
 
-KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
-
 
 @dataclass(frozen=True)
 class Place:
@@ -40,8 +38,8 @@ class Place:
     served: Provoked
     interpreter: object
 
-    def client(self, kind: str, api_key: str = TOKEN, **headers: str) -> Sdk:
-        return Sdk(self.interpreter, kind, self.url, api_key, **headers)
+    def client(self, api_key: str = TOKEN, **headers: str) -> Sdk:
+        return Sdk(self.interpreter, KINDS[self.name], self.url, api_key, **headers)
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
@@ -84,11 +82,10 @@ TROUBLES: dict[str, tuple[Callable[[Place], AbstractContextManager[None]], str, 
 }
 
 
-@KINDS
 @pytest.mark.parametrize("name", TROUBLES)
-def test_the_sdk_tries_again_and_succeeds(place, kind, name):
+def test_the_sdk_tries_again_and_succeeds(place, name):
     provoke, model, code, headers = TROUBLES[name]
-    with place.client(kind, **headers) as sdk, ExitStack() as trouble:
+    with place.client(**headers) as sdk, ExitStack() as trouble:
         trouble.enter_context(provoke(place))
         found = sdk.encode(model, ITEM, on_wait=trouble.close)
         assert len(found["dense"]) == 64
@@ -111,21 +108,20 @@ def test_a_server_that_restarts_costs_no_answer(place):
         triton.kill()
         if place.name == "server":
             wait_for(lambda: not is_ready(place.url))
-            with place.client("sync") as sdk:
+            with place.client() as sdk:
                 found = sdk.encode(WARM, ITEM, on_wait=go_on)
                 assert sdk.waits[0] == ("QUEUE_UNAVAILABLE", 2.0)
         else:
             launcher.resume()
-            with place.client("async") as sdk:
+            with place.client() as sdk:
                 found = sdk.encode(WARM, ITEM)
     finally:
         go_on()
     assert len(found["dense"]) == 64
 
 
-@KINDS
-def test_the_sdk_gives_up_what_no_retry_helps(place, kind):
-    with place.client(kind) as sdk:
+def test_the_sdk_gives_up_what_no_retry_helps(place):
+    with place.client() as sdk:
         refused(sdk.encode, "no/such", {"text": "a"}, code="MODEL_NOT_FOUND")
         refused(sdk.get_model, "no/such", code="MODEL_NOT_FOUND")
         refused(sdk.encode, WARM, {"text": "a"}, output_types=["no"], code="INVALID_INPUT")
@@ -138,9 +134,8 @@ def test_the_sdk_gives_up_what_no_retry_helps(place, kind):
             refused(sdk.encode, WARM, {"text": "a"}, gpu="l4", wait_for_capacity=False, kind="ProvisioningError")
 
 
-@KINDS
-def test_calls_without_a_token_are_refused(place, kind):
-    with place.client(kind, "wrong") as sdk:
+def test_calls_without_a_token_are_refused(place):
+    with place.client("wrong") as sdk:
         for call in (
             sdk.list_models,
             lambda: sdk.encode(WARM, {"text": "a"}),

@@ -98,6 +98,12 @@ def texts_of(stage, answer):
             ["passage : a end", "passage : b c end", "instruct : see query : who"],
             [3, 3, 7],
         ),
+        (
+            "score",
+            {"profile": "templates", "instruction": "{text}"},  # braces are characters
+            ["passage : a end", "passage : b c end", "instruct : { text } query : who"],
+            [3, 3, 9],
+        ),
     ],
 )
 def test_each_text_has_the_prompt_of_its_role_and_pooling_gets_its_length(stage, verb, parameters, expected, kept_out):

@@ -73,12 +73,11 @@ def test_composing_models_batch_ragged_requests_without_a_queue_policy(repositor
 
 
 def test_the_batch_wait_applies_only_to_inference(tmp_path):
-    write_repository(tmp_path, read_settings(max_batch_wait_ms=2.5), [])
-    delays = {
-        stage: config(tmp_path, f"{NAME}-{stage}").dynamic_batching.max_queue_delay_microseconds
-        for stage in ("preprocess", "inference", "postprocess")
-    }
+    write_repository(tmp_path, read_settings(max_batch_wait_ms=2.5, max_batch_requests=7), [])
+    steps = {stage: config(tmp_path, f"{NAME}-{stage}") for stage in ("preprocess", "inference", "postprocess")}
+    delays = {stage: step.dynamic_batching.max_queue_delay_microseconds for stage, step in steps.items()}
     assert delays == {"preprocess": 0, "inference": 2500, "postprocess": 0}
+    assert {step.max_batch_size for step in steps.values()} == {7}
 
 
 def test_the_spec_survives_the_configuration(repository):
