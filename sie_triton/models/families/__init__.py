@@ -18,9 +18,8 @@ from sie_triton.contract.extension import class_named
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import Engine, Overflow
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
-from sie_triton.models.families.answers import difference, sampled
+from sie_triton.models.families.answers import check_dims, difference, sampled
 from sie_triton.models.families.base import Adapter, Family, Options, Recognised
-from sie_triton.models.families.dims import check_dims
 from sie_triton.models.inputs import Processor
 
 __all__ = [

@@ -10,7 +10,7 @@ from sie_triton.contract.tensors import READ
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
-from sie_triton.models.families.colpali import images_of, read
+from sie_triton.models.families.colpali import ColPali, images_of
 from sie_triton.models.families.colpali.processor import load_processor
 from sie_triton.models.families.shared.pages.tower_adapter import TowerAdapter
 
@@ -22,7 +22,7 @@ class ColPaliAdapter(TowerAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
-    files = read(directory)
+    files = ColPali.read(directory)
     plan, _ = images_of(files)
     page = load_processor(spec, directory).page(*plan.shape)
     model: Any = engine.load(files.directory, AutoModelForPreTraining)

@@ -12,7 +12,7 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
-from sie_triton.models.families.colsmol import read, tile_counts
+from sie_triton.models.families.colsmol import ColSmol, tile_counts
 from sie_triton.models.families.colsmol.processor import load_processor
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION
 from sie_triton.models.families.shared.pages.tower_adapter import TowerAdapter
@@ -26,7 +26,7 @@ AROUND_TILE = 32
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TowerAdapter:
-    files = read(directory)
+    files = ColSmol.read(directory)
     plan = TilePlan.read(directory, files.vision)
     page = load_processor(spec, directory).page(*plan.tile.shape)
     vlm: Any = engine.load(files.directory)

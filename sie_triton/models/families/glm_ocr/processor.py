@@ -28,5 +28,5 @@ def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
 
 def images(directory: Path) -> PatchFiles:
     """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-    files = GlmOcr().read(directory)
+    files = GlmOcr.read(directory)
     return PatchFiles(files, PatchPlan.read(directory, files.vision, "Glm46VImageProcessor"), page_size)
