@@ -31,12 +31,7 @@ from sie_triton.cli.score import score
 from sie_triton.cli.top import top
 from sie_triton.errors import SIEError
 from sie_triton.models.weights.local_cache import use_local_cache
-from sie_triton.settings import (
-    STAGE_SETTINGS,
-    Settings,
-    read_settings,
-    settings_of_server,
-)
+from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.system.printing import echo

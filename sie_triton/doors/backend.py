@@ -41,16 +41,12 @@ wishes: ContextVar[Mapping[str, str]] = ContextVar("wishes", default=MappingProx
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Model states by name; empty if they are unknown.
+    """Model states by name; empty if they are unknown."""
 
-    `unserved` gives the reason for each model that is not served because its file is invalid. `at` is in seconds of the
-    monotonic clock.
-    """
-
-    unserved: Mapping[str, str]
+    unserved: Mapping[str, str]  # models that are not served because their file is invalid → the reason
     models: Mapping[str, Mapping[str, Any]]
     memory: Mapping[str, Any]
-    at: float
+    at: float  # in seconds of the monotonic clock
 
     @property
     def gpus(self) -> list[Mapping[str, Any]]:

@@ -19,18 +19,14 @@ from sie_triton.client.calls import BYTES_A_BYTE, FILE_BYTES, PIECE_BYTES, PIECE
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Line of the input: `number` counts from 1; `end` is the position after the line, in bytes of the input.
+    """Line of the input."""
 
-    `size` is the size of the item, in bytes of text. `query` is that of a pair. `problem` says why the line cannot be
-    sent; empty if it can.
-    """
-
-    number: int
+    number: int  # from 1
     item: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0
-    end: int = 0
-    query: str = ""
-    problem: str = ""
+    size: int = 0  # of the item, in bytes of text
+    end: int = 0  # position after the line, in bytes of the input
+    query: str = ""  # of a pair
+    problem: str = ""  # why the line cannot be sent; empty if it can
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,10 @@ class TextWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Special tokens before, between and after the texts of a tokenizer, each as token ids and token type ids.
+    """Special tokens before, between and after the texts of a tokenizer."""
 
-    `types` are the token type ids of the texts themselves.
-    """
-
-    special: tuple[tuple[Ints, Ints], ...]
-    types: tuple[int, ...]
+    special: tuple[tuple[Ints, Ints], ...]  # token ids and token type ids
+    types: tuple[int, ...]  # token type ids of the texts themselves
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer, *, pairs: bool) -> "Around":

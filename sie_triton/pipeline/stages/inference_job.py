@@ -78,17 +78,13 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class InferenceJob(Job):
-    """The job of one request. `lengths`: of its items, int32. `computed`: the tensors that its verb has made from the
-    rows, once these are complete. `batches`: its forward passes, if its trace is recorded.
-
-    The lane that completes the job writes `computed`.
-    """
+    """The job of one request. The lane that completes the job writes `computed`."""
 
     request: OpenRequest
     context: Context
-    lengths: Ints
-    computed: Rows = field(default_factory=dict)
-    batches: list["Passed"] = field(default_factory=list)
+    lengths: Ints  # of its items, int32
+    computed: Rows = field(default_factory=dict)  # the tensors that the verb makes of the rows, once all are there
+    batches: list["Passed"] = field(default_factory=list)  # its forward passes, if its trace is recorded
 
     def defer(self) -> None:
         """Defer the request. Raise BusyError if there is no thread for its deadline."""

@@ -22,11 +22,7 @@ from sie_triton.system.telemetry.spans import event
 
 @dataclass(slots=True, eq=False)
 class CachedLora:
-    """A LoRA adapter and its jobs.
-
-    `users`: unanswered jobs that were passed to the scheduler; `waiting`: jobs that were not. While the adapter is
-    `leaving`, no further job is passed on. `uses` keeps its files on the disk, for the worker after this one.
-    """
+    """A LoRA adapter and its jobs."""
 
     name: str
     source: str
@@ -36,11 +32,11 @@ class CachedLora:
     last_used_ns: int = field(default_factory=monotonic_ns)
     failure: LoadError | None = None
     retry_at: float = 0.0
-    leaving: bool = False
+    leaving: bool = False  # no further job is passed to the scheduler
     num_running: int = 0
-    waiting: list[InferenceJob] = field(default_factory=list)
-    users: set[InferenceJob] = field(default_factory=set)
-    uses: Uses = field(default_factory=Uses)
+    waiting: list[InferenceJob] = field(default_factory=list)  # that were not passed to the scheduler
+    users: set[InferenceJob] = field(default_factory=set)  # unanswered jobs that were
+    uses: Uses = field(default_factory=Uses)  # keeps its files on the disk, for the worker after this one
 
     def as_record(self) -> Lora:
         return Lora(

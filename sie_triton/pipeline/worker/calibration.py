@@ -105,16 +105,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The cost at which a sub-batch is most efficient, the cost that one lane then computes per second, and least_s.
-
-    `least_s`: seconds of a lane's shortest pass, over one item of cost 1. `pass_bytes`: main memory that one pass of
-    that cost takes, measured on a CPU.
-    """
+    """The most efficient size of a sub-batch."""
 
     sub_batch_cost: int
-    cost_per_s: float
-    least_s: float
-    pass_bytes: int = 0
+    cost_per_s: float  # that one lane then computes
+    least_s: float  # of a lane's shortest pass, over one item of cost 1
+    pass_bytes: int = 0  # main memory that one pass of that cost takes, measured on a CPU
 
 
 def calibrate(
