@@ -1,4 +1,4 @@
-"""`sie-triton eval`: quality and speed of a model on a dataset, beside other sources and expected values."""
+"""`sie-triton eval`: quality and speed of a model on a dataset, compared with other sources and expected values."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The seam between the routes and what answers requests: one Triton, or a queue before many."""
+"""The seam between the routes and the backend that answers requests: one Triton, or a queue in front of many."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -61,7 +61,7 @@ class Backend(ABC):
     call. `parameters` are request parameters; those that are None were not given.
     """
 
-    # What is wrong while it is not live.
+    # Problem that is reported while it is not live.
     away = "Triton does not answer"
 
     # Whether the door runs on the server's machine, and reads the server's files.
@@ -121,7 +121,7 @@ class Backend(ABC):
         """Return the states of the models now."""
 
     def metric_parts(self) -> Mapping[str, Request]:
-        """Return requests for the metrics of what answers, by the name of the part."""
+        """Return requests for the metrics of the backend's parts, by the name of the part."""
         return {}
 
     async def names(self) -> list[str]:

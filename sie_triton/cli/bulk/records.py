@@ -70,7 +70,7 @@ class Sink(ABC):
         """Complete the output after the last record."""
 
     def close(self) -> None:  # noqa: B027, nor to close
-        """Give up what the sink holds open, whether it is complete or not."""
+        """Close the files of the sink, whether it is complete or not."""
 
 
 class JsonOut(Sink):
@@ -81,7 +81,7 @@ class JsonOut(Sink):
 
 
 def write_out(content: bytes) -> None:
-    """Write to standard output. End the process if its reader has gone, as `head` does."""
+    """Write to standard output. End the process if its reader, such as `head`, has closed the pipe."""
     if sys.stdout.isatty():
         content = shown(content.decode()).encode()
     try:

@@ -1,7 +1,7 @@
 """Forward passes of few tokens as CUDA graphs: the launches of a pass are recorded once and replayed by one call.
 
 A short query's kernels take microseconds, less than Python takes to launch each of them. A recording has a fixed number
-of tokens, so there is one for each of a few sizes; unused positions form an item of their own. The mask is computed on
+of tokens, so there is one for each of a few sizes; unused positions form a separate item. The mask is computed on
 the device from each token's item number.
 """
 

@@ -147,7 +147,7 @@ def _in_our_words(adapter_path: str) -> str:
 
 
 def model_of(spec: ModelSpec) -> Model:
-    """Return what verbs need to know of a model."""
+    """Return the description of a model that verbs read."""
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}

@@ -92,7 +92,7 @@ class TextTokenizer(Processor):
         return {**features, PROMPT_TOKENS.name: Ragged(np.array([kept_out] * len(lengths), np.int32))}
 
     def question(self, query: str, instruction: str | None) -> Question:
-        """Return what the model reads together with each text that is scored against `query`.
+        """Return the prompt that the model reads with each text that is scored against `query`.
 
         `instruction` None: the model's own. A part may be left out if `encode` would cut it anyway.
         """

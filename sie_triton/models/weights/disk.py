@@ -63,7 +63,7 @@ class DiskCache:
         return cls(hub_cache(), data, threshold)
 
     def make_room(self, num_bytes: int = 0) -> list[str]:
-        """Remove entries until `num_bytes` more fit below the threshold; return the names of what was removed.
+        """Remove entries until `num_bytes` more fit below the threshold; return the names of the removed entries.
 
         If everything else is in use, was used just now, or is not ours, the disk stays fuller than that.
         """
@@ -86,7 +86,7 @@ class DiskCache:
         return bool(usage.used + num_bytes <= (usage.used + usage.free) * self.threshold_percent / 100)
 
     def _removable(self) -> Sequence[Entry | Conversion | Graphs]:
-        """Return what may be removed, least recently used first."""
+        """Return the entries that may be removed, least recently used first."""
         found: list[Entry | Conversion | Graphs] = [*entries(self.weights)]
         if self.data.is_dir() and self.data.stat().st_dev == self.weights.stat().st_dev:
             found += conversions(self.data / "converted")

@@ -61,7 +61,7 @@ class Snapshot:
 def snapshot(reference: str, *, allow_hub: bool, cluster: str = "", pin: Path | None = None) -> Snapshot:
     """Resolve `reference` to a commit; with a file `pin`, to the commit that the first caller with that file got.
 
-    LoadError says why that is impossible and what to do.
+    LoadError gives the reason and the remedy.
     """
     repo, _, revision = reference.partition("@")
     if pin is None:

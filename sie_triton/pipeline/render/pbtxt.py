@@ -118,7 +118,7 @@ def _entry(verb: Verb, tensor: Tensor) -> Tensor:
 
 
 def _asked(model: Model) -> list[Tensor]:
-    """Return what preprocess sends to inference: a message, and the large features beside it."""
+    """Return the tensors that preprocess sends to inference: a message, and the large features."""
     return [MESSAGE, *(tensor for tensor in model.features if tensor.is_large)]
 
 

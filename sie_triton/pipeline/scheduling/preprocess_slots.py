@@ -31,8 +31,8 @@ class Kind:
 class Slots:
     """The slots in `file`, which all preprocess processes of a server share. Any thread may call the methods.
 
-    `num_workers` steps of a process run at once. Of these, `num_image_workers` at most prepare images or sounds. Half
-    as many pages of PDFs are drawn at once besides, by processes of their own.
+    `num_workers` steps of a process run at once. Of these, `num_image_workers` at most prepare images or sounds. In
+    addition, half as many pages of PDFs are drawn at once, by separate processes.
     """
 
     def __init__(self, file: LockFile, num_workers: int, num_image_workers: int) -> None:

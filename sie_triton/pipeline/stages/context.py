@@ -51,7 +51,7 @@ class Context:
         return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
 
     def fields(self) -> Sequence[Any]:
-        """Return what `of` makes an equal context of."""
+        """Return the values from which `of` makes an equal context."""
         return (self.verb.name, *OTHERS(self))
 
     @classmethod

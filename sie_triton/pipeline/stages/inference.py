@@ -310,7 +310,7 @@ class Inference(ColdStage[WorkerHandle]):
         return worker
 
     def _note(self, loaded: Loaded) -> None:
-        """Take over what a worker has measured while it loaded."""
+        """Take over the measurements that a worker made while it loaded."""
         if loaded.sub_batch_cost:
             at_once = loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))

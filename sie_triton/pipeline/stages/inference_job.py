@@ -92,7 +92,7 @@ class InferenceJob(Job):
 
     @property
     def row_lengths(self) -> Ints:
-        """Lengths of what the rows stand for: the items, or parts of them."""
+        """Number of tokens that each row stands for: those of an item, or of a part of it."""
         of_spans = [last - first for own in self.spans for first, last in own]
         return np.array(of_spans, np.int32) if of_spans else self.lengths
 
@@ -198,7 +198,7 @@ ENDED_TWICE = "inference: the worker process ended twice while it computed this 
 
 
 class Quarantine:
-    """Refuses requests that have ended two workers, by hashes of what a pass reads. Any thread may call it."""
+    """Refuses requests that have ended two workers, by hashes of their features and parameters. Thread-safe."""
 
     def __init__(self, limits: StageLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits, self._clock, self._lock = limits, clock, Lock()

@@ -66,7 +66,7 @@ class CausalFiles:
 
     @property
     def reason(self) -> str:
-        """The file that makes the directory a causal cross-encoder, and what it says."""
+        """The file that makes the directory a causal cross-encoder, and the setting in it."""
         name = architecture(self.text.config) or "a language model"
         tokens = " and ".join(map(str, self.tokens))
         return f"modules.json: {name}, {LOGIT_SCORE} of {tokens}, {self.activation.rpartition('.')[2]}"

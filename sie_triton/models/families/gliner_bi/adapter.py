@@ -1,4 +1,4 @@
-"""The forward pass of GLiNER's bi-encoders: words as in GLiNER, labels once, by an encoder of their own."""
+"""The forward pass of GLiNER's bi-encoders: words as in GLiNER, labels once, by a separate encoder."""
 
 from collections.abc import Sequence
 from pathlib import Path

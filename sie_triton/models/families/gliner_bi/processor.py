@@ -51,7 +51,7 @@ class SharedLabels:
 
 
 class GlinerBiTokenizer(LabelledWords):
-    """Tokenizer for rows of the form: word word …; each label is tokenized by itself."""
+    """Tokenizer for rows of the form: word word …; each label is tokenized separately."""
 
     def __init__(self, files: GlinerFiles, max_length: int, max_words: int) -> None:
         pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))

@@ -1,4 +1,4 @@
-"""A cache of the states of labels that an encoder of their own reads apart from the text."""
+"""A cache of the states of labels, for models that read labels by a separate encoder."""
 
 import threading
 from abc import ABC, abstractmethod
