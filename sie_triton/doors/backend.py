@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 from urllib.request import Request
 
-from sie_triton.client import AsyncSIEClient
+from sie_triton.client.aio import AsyncSIEClient, together
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
@@ -110,7 +110,8 @@ class Backend(ABC):
     @asynccontextmanager
     async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Give the parameters of a request, and those that name its client's request."""
-        yield {**_without_none(parameters), **forwarded.get()}
+        given = {name: value for name, value in parameters.items() if value is not None}
+        yield {**given, **forwarded.get()}
 
     async def capacity(self) -> Mapping[str, Any] | None:
         """Return the capacity of a cluster in the format of SIE's clients; None for one server."""
@@ -152,16 +153,7 @@ async def spread(calls: Sequence[Callable[[float], Awaitable[Result]]], deadline
                 raise DeadlinePassed("timeout: passed before all items were sent")
             return await call(deadline.left_s)
 
-    tasks = [asyncio.create_task(placed(call)) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if value is not None}
+    return await together(map(placed, calls))
 
 
 def _ensemble(model: str) -> str:

@@ -247,7 +247,6 @@ def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
 
 
 def error(failure: Failure) -> dict[str, str]:
-    """Return the body of a failure."""
     return {"error": failure.message, "error_type": TYPES.get(failure.row.tei, VALIDATION)}
 
 
