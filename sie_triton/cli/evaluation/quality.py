@@ -77,7 +77,6 @@ def dataset_of(task: Any) -> Dataset:
 
 
 def evaluate(task: Any, source: Source, by: str) -> dict[str, float]:
-    """Return the metrics of QUALITY."""
     result = mteb.evaluate(
         _Searcher(source, by),
         task,

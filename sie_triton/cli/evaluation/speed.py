@@ -22,7 +22,7 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Workload:
     """Work of one source in one round. A source in this process gets all texts in one call."""
 
     rounds: int
@@ -46,7 +46,7 @@ class Speed:
 class Side:
     """Calls of one source for queries, or for documents."""
 
-    def __init__(self, source: Source, texts: Sequence[str], load: Load, *, is_query: bool) -> None:
+    def __init__(self, source: Source, texts: Sequence[str], load: Workload, *, is_query: bool) -> None:
         encode = partial(source.encode, is_query=is_query)
         chosen = [*islice(cycle(texts), load.texts)]
         size = load.texts if source.is_in_process else load.batch
@@ -70,7 +70,7 @@ class Side:
         return {f"{side}_p{each}_ms": float(np.percentile(alone_ms, each)) for each in (50, 90, 99)}
 
 
-def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Speed:
+def measure(sources: Mapping[str, Source], dataset: Dataset, load: Workload) -> Speed:
     """Measure all sources in each round, step by step; each round begins with another source."""
     works = {
         name: {

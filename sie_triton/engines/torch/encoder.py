@@ -288,7 +288,6 @@ def _built(
 
 
 def num_bytes(model: torch.nn.Module) -> int:
-    """Return the size of the weights in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 

@@ -190,7 +190,7 @@ def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: b
 
 
 def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """Open tokenizer.json, and try it on a text or a pair. Raise LoadError if that fails."""
+    """Open tokenizer.json without its padding, and try it on a text or a pair. Raise LoadError if that fails."""
     _check_allowed(directory)
     path = directory / TOKENIZER
     if not has_file(path):

@@ -133,7 +133,6 @@ def _dims(model: Model, verb: Verb) -> dict[str, int]:
 
 
 def to_text(config: ModelConfig) -> str:
-    """Return the contents of config.pbtxt."""
     text: str = text_format.MessageToString(config)
     return text
 

@@ -106,7 +106,6 @@ def cost(job_item: JobItem[J]) -> int:
 
 
 def items_of(jobs: Iterable[J]) -> list[JobItem[J]]:
-    """Return all items of `jobs`, in their order."""
     return [(job, item) for job in jobs for item in range(job.num_items)]
 
 
@@ -115,7 +114,6 @@ def total_cost(items: SubBatch[J]) -> int:
 
 
 def pack(items: SubBatch[J]) -> Batch:
-    """Pack the items of a sub-batch into a batch."""
     first = items[0][0]
     is_query, options, loras = [], [], []
     wanted, deadline_ns = first.wanted, first.deadline_ns

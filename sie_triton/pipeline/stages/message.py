@@ -70,8 +70,6 @@ PADDING = [bytes(size) for size in range(ALIGNMENT)]
 # A client's id may contain them: JSON can.
 LONE_SURROGATES = "surrogatepass"
 
-Shape = tuple[str, Sequence[int]]
-
 
 class Messages:
     """Writes and reads the messages of the step `sender`, with `tensors` of the contract. Thread-safe."""
@@ -99,7 +97,7 @@ class Messages:
 
     def write(self, context: Context, rows: Rows, cost: int = 0) -> Outputs:
         """Return a step's outputs for the next step, in the contract's dtypes."""
-        shapes: list[Shape] = []
+        shapes: list[tuple[str, Sequence[int]]] = []
         integers: list[memoryview | bytes] = []
         floats: list[memoryview | bytes] = []
         beside: Rows = {}

@@ -30,7 +30,7 @@ from sie_triton.models.families.shared.token_pooling import with_pooling
 from sie_triton.models.inputs import kind_of
 from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
-from sie_triton.pipeline.worker.calibration import Calibration, Device, Sampler, calibrate
+from sie_triton.pipeline.worker.calibration import Calibration, MeasuredDevice, Sampler, calibrate
 from sie_triton.pipeline.worker.device_bytes import DeviceBytes
 from sie_triton.pipeline.worker.expected import OF_PASSES, RESIDENT_BYTES
 from sie_triton.pipeline.worker.graphs import Graphs
@@ -154,7 +154,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         best = Calibration(limit, 0.0, 0.0)
         if not spec.endpoint:
             with naming_out_of_memory(engine, "a forward pass beside the weights"):
-                device = Device(engine, order.num_lanes)
+                device = MeasuredDevice(engine, order.num_lanes)
                 best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
     engine.free_unused_memory()  # memory of trial passes would count as resident
     num_bytes, is_on_cpu = engine.used_bytes(), engine.device == "cpu"

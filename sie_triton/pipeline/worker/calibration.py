@@ -65,7 +65,7 @@ class Sampler:
 
 
 @dataclass(slots=True)
-class Device:
+class MeasuredDevice:
     """The device of `engine`, on which `num_lanes` passes run at once. `was_short`: a pass ran out of memory."""
 
     engine: Engine
@@ -114,7 +114,7 @@ class Calibration:
 
 
 def calibrate(
-    adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: Device
+    adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: MeasuredDevice
 ) -> Calibration:
     """Choose the adapter's faster path, if it has two, and find the size of a sub-batch.
 
@@ -148,7 +148,7 @@ def measure(
     forward: Callable[[Batch], object],
     sampler: Sampler,
     max_cost: int,
-    device: Device,
+    device: MeasuredDevice,
     limits: WorkerLimits = WorkerLimits(),
 ) -> dict[int, float]:
     """Map the cost of a sub-batch to the cost per second, including `around_pass_s` of overhead.
@@ -181,7 +181,7 @@ def choose(rates: dict[int, float]) -> int:
     return min(size for size, rate in rates.items() if rate >= GOOD_ENOUGH * max(rates.values()))
 
 
-def faster_path(adapter: Adapter, batch: Batch, device: Device) -> str:
+def faster_path(adapter: Adapter, batch: Batch, device: MeasuredDevice) -> str:
     """Return the usual path, unless another is faster by more than chance.
 
     Padded sub-batches can win where attention has no kernel for items of varying length.

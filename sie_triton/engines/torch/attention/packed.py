@@ -101,7 +101,7 @@ def let_rows_be_long(model: torch.nn.Module) -> None:
 
 
 def _long_rows_class(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
-    class OfRows(library):  # type: ignore[misc, valid-type]
+    class PackedTextEmbeddings(library):  # type: ignore[misc, valid-type]
         def forward(self, input_ids: Any = None, position_ids: Any = None, inputs_embeds: Any = None) -> torch.Tensor:
             if current() is None or input_ids is None or position_ids is None:
                 plain: torch.Tensor = super().forward(input_ids, position_ids, inputs_embeds)
@@ -109,4 +109,4 @@ def _long_rows_class(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
             embedded: torch.Tensor = self.token_embedding(input_ids) + self.position_embedding(position_ids)
             return embedded
 
-    return OfRows
+    return PackedTextEmbeddings

@@ -12,10 +12,10 @@ from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.colpali import ColPali, images_of
 from sie_triton.models.families.colpali.processor import load_processor
-from sie_triton.models.families.shared.pages.tower_adapter import TowerAdapter
+from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 
 
-class ColPaliAdapter(TowerAdapter):
+class ColPaliAdapter(PageTowerAdapter):
     """ColPali adapter. Positions are from 1, as in PaliGemma."""
 
     first_position = 1

@@ -15,7 +15,7 @@ from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.colsmol import ColSmol, tile_counts
 from sie_triton.models.families.colsmol.processor import load_processor
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION
-from sie_triton.models.families.shared.pages.tower_adapter import TowerAdapter
+from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 
 # Name of the projection.
 LINEAR = "linear"
@@ -25,7 +25,7 @@ PREFIX = f"{LINEAR}."
 AROUND_TILE = 32
 
 
-def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TowerAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PageTowerAdapter:
     files = ColSmol.read(directory)
     plan = TilePlan.read(directory, files.vision)
     page = load_processor(spec, directory).page(*plan.tile.shape)
@@ -40,4 +40,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Tower
     encoder.loras.model.aliases[LINEAR] = PROJECTION
     num_patches, num_tokens = tile_counts(files)
     limits = {READ.name: files.longest + plan.most_tiles * (num_patches + num_tokens + AROUND_TILE)}
-    return TowerAdapter(encoder, vision, vlm.connector, projection, files, page, limits, plan.most_tiles)
+    return PageTowerAdapter(encoder, vision, vlm.connector, projection, files, page, limits, plan.most_tiles)

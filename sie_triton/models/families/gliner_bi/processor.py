@@ -57,7 +57,6 @@ class GlinerBiTokenizer(LabelledWords):
         pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))
         super().__init__(open_tokenizer(files.tokenizer), pieces, 0, by_last_token=files.uses_last_token)
         self._labels_tokenizer = open_tokenizer(files.labels_tokenizer)
-        self._labels_tokenizer.no_padding()
         self._labels_tokenizer.enable_truncation(files.longest_label)
         self.labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
 

@@ -12,7 +12,7 @@ from sie_triton.contract import Features, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
 from sie_triton.models.families.paddleocr_vl import OCR, TASK, TASKS, USUAL_NEW_TOKENS, PaddleOcrVl
-from sie_triton.models.families.shared.ocr.tasks import PatchFiles, TaskProcessor, Tasks
+from sie_triton.models.families.shared.ocr.tasks import OcrTasks, PatchFiles, TaskProcessor
 from sie_triton.models.families.shared.readers.processor import TaskOptions
 from sie_triton.models.inputs.patch_resizing import patched_size
 
@@ -24,7 +24,7 @@ class PaddleProcessor(TaskProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PaddleProcessor:
-    tasks = Tasks(TASKS, TaskOptions.of(spec).default_task or OCR)
+    tasks = OcrTasks(TASKS, TaskOptions.of(spec).default_task or OCR)
     return PaddleProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)
 
 
