@@ -34,7 +34,7 @@ class ClassifierFiles:
 
     @property
     def is_multi_label(self) -> bool:
-        """True if each label has a probability of its own, as the only one of a classifier has."""
+        """True if each label has its own probability, as that of a classifier with a single label."""
         return self.problem_type == MULTI or len(self.labels) == 1
 
     @property

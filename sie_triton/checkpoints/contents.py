@@ -1,4 +1,4 @@
-"""Error messages about a directory that cannot be served: what it holds or lacks, and what to do about it.
+"""Error messages about a directory that cannot be served: its contents, what it lacks, and the remedy.
 
 Standard library only: render and preprocess read these without torch.
 """
@@ -193,7 +193,7 @@ def _lora(directory: Path) -> str:
 
 
 def _describe_without_config(directory: Path) -> str:
-    """Describe a directory without config.json, and what to do."""
+    """Describe a directory without config.json, and give the remedy."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory))
     except OSError as exc:
@@ -213,7 +213,7 @@ def _describe_without_config(directory: Path) -> str:
 
 
 def _other_format(directory: Path) -> str:
-    """Name a file of another format, and what to do; empty if there is none."""
+    """Name a file of another format, and give the remedy; empty if there is none."""
     for pattern, name, advice in FORMATS:
         if found := sorted(directory.glob(pattern)):
             return f"{found[0].relative_to(directory)} is {name}; {advice}"

@@ -1,4 +1,4 @@
-"""The modules of sentence-transformers, the keys that it reads from their files, and what becomes of each key here.
+"""The modules of sentence-transformers, the keys that it reads from their files, and whether each key is obeyed here.
 
 Data. A test compares it with the installed version: a module or a key of a new version must be added.
 """

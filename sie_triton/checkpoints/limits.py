@@ -1,4 +1,4 @@
-"""Limits of the files of a checkpoint: beyond those of any real model, and within what can be read soon."""
+"""Limits of the files of a checkpoint: larger than any real model needs, small enough to be read quickly."""
 
 from dataclasses import dataclass
 

@@ -141,7 +141,7 @@ class DenseLayer:
 
 
 def check_widths(layers: Sequence[DenseLayer], width: int) -> None:
-    """Raise LoadError unless the first layer takes so many features, and each other one what the one before gives."""
+    """Raise LoadError unless the first layer takes `width` features, and each other layer the output before it."""
     for layer in layers:
         if layer.in_features != width:
             message = f"{layer.directory}: in_features is {layer.in_features}, but the modules before it give {width}"

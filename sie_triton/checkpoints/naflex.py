@@ -11,15 +11,11 @@ from sie_triton.checkpoints.processor_classes import BILINEAR
 
 @dataclass(frozen=True, slots=True)
 class NaflexPlan(Scaling):
-    """Preprocessing of images.
+    """Preprocessing of images, which keep their aspect ratio and are resized to as many whole patches as fit."""
 
-    An image keeps its aspect ratio. It is resized to at most `max_num_patches` whole patches of `patch_size` pixels a
-    side, as many as fit.
-    """
-
-    patch_size: int
+    patch_size: int  # side of a patch, in pixels
     max_num_patches: int
-    resample: int
+    resample: int  # Pillow's number of the filter
 
     @classmethod
     def read(cls, directory: Path) -> "NaflexPlan":

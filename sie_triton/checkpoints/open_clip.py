@@ -185,7 +185,6 @@ def _perceptron(tower: Fields, width: int, quick_gelu: bool) -> dict[str, Any]:
 
 
 def _side(fields: Fields, key: str) -> int:
-    """Return the side of a square."""
     value = fields.values.get(key, 224)
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
         value = value[0]

@@ -11,19 +11,14 @@ from sie_triton.checkpoints.limits import LIMITS
 
 @dataclass(frozen=True, slots=True)
 class PatchPlan(Scaling):
-    """Preprocessing of images.
+    """Preprocessing of images: resized to sides that are multiples of `factor`, then cut into squares, the patches."""
 
-    An image is resized, with Pillow's filter number `resample`, to sides that are multiples of `factor`, and to between
-    `min_pixels` and `max_pixels`. Then it is cut into squares of `patch` pixels, of which `merge` · `merge` become a
-    token. Each patch is repeated `frames` times, as if it were part of a video.
-    """
-
-    patch: int
-    merge: int
-    frames: int
-    min_pixels: int
+    patch: int  # side of a patch, in pixels
+    merge: int  # this number squared of patches become a token
+    frames: int  # repetitions of each patch, as if it were part of a video
+    min_pixels: int  # of a resized image
     max_pixels: int
-    resample: int
+    resample: int  # Pillow's number of the filter
 
     @classmethod
     def read(cls, directory: Path, vision: Fields, usual: str = "Qwen2VLImageProcessor") -> "PatchPlan":
@@ -54,6 +49,11 @@ class PatchPlan(Scaling):
     @property
     def factor(self) -> int:
         return self.patch * self.merge
+
+    @property
+    def max_tokens(self) -> int:
+        """Number of tokens of an image of `max_pixels`."""
+        return self.max_pixels // self.factor**2
 
     @property
     def most_pixels(self) -> int:

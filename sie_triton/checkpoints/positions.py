@@ -45,7 +45,7 @@ USUAL = {
 
 
 def num_positions(config: Fields) -> int:
-    """Return how many tokens the library would have the model read at most, if no other file says so."""
+    """Return the maximum number of tokens that the library lets the model read, unless another file limits it."""
     kind = config.text("model_type", "")
     names = [name for name in (OTHER_NAMES.get(kind, POSITIONS), POSITIONS) if config.has(name)]
     if not names:

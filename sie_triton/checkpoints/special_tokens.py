@@ -1,4 +1,4 @@
-"""Files of a checkpoint's tokenizer, and its special tokens, which transformers writes beside tokenizer.json."""
+"""Files of a checkpoint's tokenizer, and its special tokens, which transformers writes next to tokenizer.json."""
 
 from pathlib import Path
 

@@ -110,7 +110,7 @@ def home_of(directory: Path) -> Path:
 
 
 def model_type(directory: Path) -> str:
-    """Return the model type of the first module, or what transformers would call it; empty if the files do not say.
+    """Return the model type of the first module, or transformers' name for it; empty if the files do not say.
 
     Raises LoadError for a model of open_clip that cannot be served.
     """

@@ -65,7 +65,7 @@ def warm(models: tuple[str, ...], **flags: Any) -> None:
 def push(models: tuple[str, ...], **flags: Any) -> None:
     """Upload the weights of each MODEL to the cluster cache; those that are not on this disk are fetched first.
 
-    An interrupted upload is not used by any server, and the next push goes on with it.
+    An interrupted upload is not used by any server, and the next push continues it.
 
     \b
     sie-triton cache push --cluster-cache s3://bucket/weights BAAI/bge-m3
@@ -82,7 +82,7 @@ def push(models: tuple[str, ...], **flags: Any) -> None:
 def rm(models: tuple[str, ...], cluster: bool, **flags: Any) -> None:
     """Remove each MODEL (org/name, on this disk also org/name@COMMIT) from this disk, or from the cluster cache.
 
-    What a server has loaded stays, and the exit status is 1: evict the model first.
+    Weights that a server has loaded stay, and the exit status is 1: evict the model first.
 
     \b
     sie-triton evict BAAI/bge-m3 && sie-triton cache rm BAAI/bge-m3

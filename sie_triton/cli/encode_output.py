@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rich.table import Table
 from rich.text import Text
 
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.records import Record, Sink, is_error
 from sie_triton.system.printing import Console
 
@@ -19,13 +19,13 @@ class Summaries(Sink):
     def __init__(self) -> None:
         self._console = Console()
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         for line, record in zip(lines, records, strict=True):
             self._console.print(heading(line), no_wrap=True, overflow="ellipsis")
             self._console.print(table(record))
 
 
-def heading(line: Line) -> Text:
+def heading(line: InputLine) -> Text:
     """Return the number of a line, and its text or image."""
     shown = " ".join(str(line.item.get("text", line.item.get("image", ""))).split())
     return Text.assemble((f"{line.number}  ", "dim"), (shown, "bold"))

@@ -1,4 +1,4 @@
-"""`sie-triton eval`: quality and speed of a model on a dataset, beside other sources and expected values."""
+"""`sie-triton eval`: quality and speed of a model on a dataset, compared with other sources and expected values."""
 
 import sys
 from pathlib import Path
@@ -84,11 +84,11 @@ def evaluate(
     """
     from sie_triton.cli.evaluation.run import Evaluation
     from sie_triton.cli.evaluation.run import evaluate as run
-    from sie_triton.cli.evaluation.speed import Load
+    from sie_triton.cli.evaluation.speed import Workload
     from sie_triton.system.printing import Console
 
     server = address_of(**{name: flags.pop(name) for name in ADDRESS})
-    load = Load(rounds, clients, batch, texts, singles) if kind == "perf" else None
+    load = Workload(rounds, clients, batch, texts, singles) if kind == "perf" else None
     specs = [name for each in sources.split(",") if (name := each.strip())]
     of = read_model_settings(**flags).models_dir
     report = run(Evaluation(model, task, specs, by, server, of, targets, tolerance, load, plot is not None))

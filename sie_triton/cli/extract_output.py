@@ -4,14 +4,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.records import Record, Sink, is_error, write_out
 
 
 class FindingsOut(Sink):
     """Prints findings. Each line begins with the number of its text or image; of a PDF, with a colon and the page."""
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         for line, record in zip(lines, records, strict=True):
             for result in record.get("pages", [record]):
                 number = f"{line.number}:{result['page']}" if "page" in result else line.number

@@ -4,9 +4,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import running_options, settings_of_running
-
-RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
+from sie_triton.cli.options import RUNNING, running_options, settings_of_running
 
 
 @click.group()

@@ -19,6 +19,7 @@ from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import (
     CA_FILE,
+    RUNNING,
     SettingsCommand,
     address_of,
     read_model_settings,
@@ -31,12 +32,7 @@ from sie_triton.cli.score import score
 from sie_triton.cli.top import top
 from sie_triton.errors import SIEError
 from sie_triton.models.weights.local_cache import use_local_cache
-from sie_triton.settings import (
-    STAGE_SETTINGS,
-    Settings,
-    read_settings,
-    settings_of_server,
-)
+from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.system.printing import echo
@@ -158,7 +154,7 @@ def controller(**flags: Any) -> None:
 @click.option("--svg", type=click.Path(path_type=Path), help="also save the table to this file, as an SVG image")
 @click.option("--url", metavar="URL", help="door or gateway, from any machine; default: the controller at --host")
 @CA_FILE
-@running_options(["host", "controller_port", "data_dir", "admin_token", "auth_tokens", "gateway_url"])
+@running_options([*RUNNING, "auth_tokens", "gateway_url"])
 def status(watch: bool, as_json: bool, svg: Path | None, url: str | None, ca_file: str | None, **flags: Any) -> None:
     """Show all models of a running server: state, memory, last use; of a gateway, the workers of its cluster."""
     from sie_triton.controller.commands import show
@@ -175,7 +171,7 @@ def status(watch: bool, as_json: bool, svg: Path | None, url: str | None, ca_fil
 
 @cli.command()
 @click.argument("model")
-@running_options(["host", "controller_port", "data_dir", "admin_token"])
+@running_options(RUNNING)
 def load(model: str, **flags: Any) -> None:
     """Load the weights of MODEL now, before its first request."""
     from sie_triton.controller.commands import act
@@ -185,7 +181,7 @@ def load(model: str, **flags: Any) -> None:
 
 @cli.command()
 @click.argument("model")
-@running_options(["host", "controller_port", "data_dir", "admin_token"])
+@running_options(RUNNING)
 def evict(model: str, **flags: Any) -> None:
     """Free the memory of MODEL. Its next request loads it again."""
     from sie_triton.controller.commands import act

@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import read_model_settings, running_options, settings_of_running, settings_options
+from sie_triton.cli.options import RUNNING, read_model_settings, running_options, settings_of_running, settings_options
 from sie_triton.system.printing import echo
-
-RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
 
 @click.group()

@@ -23,6 +23,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # Options of the address of a running server.
 ADDRESS = ("url", "ca_file", "host", "grpc_port", "controller_port", "auth_tokens")
 
+# Settings by which a command calls the controller of a running server.
+RUNNING = ("host", "controller_port", "data_dir", "admin_token")
+
 # Key of a context that shows all options.
 ALL = "sie_triton.all_options"
 

@@ -10,7 +10,7 @@ from sie_triton.cli.bulk.parameters import LORA_OPTION, OPTIONS, PROFILE, client
 from sie_triton.contract import SCORE_MODES
 
 if TYPE_CHECKING:
-    from sie_triton.cli.bulk.lines import Line
+    from sie_triton.cli.bulk.lines import InputLine
     from sie_triton.cli.bulk.part import Run
     from sie_triton.cli.bulk.records import Record, Sink
     from sie_triton.cli.bulk.run import Call
@@ -66,7 +66,7 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
 
 
 def scored(
-    client: "SIEClient", model: str, query: str | None, lines: Sequence["Line"], arguments: Mapping[str, Any]
+    client: "SIEClient", model: str, query: str | None, lines: Sequence["InputLine"], arguments: Mapping[str, Any]
 ) -> list["Record"]:
     """Return the scores of lines, in their order; `query` None: of pairs, which have the same query."""
     items = [{**line.item, "id": str(i)} for i, line in enumerate(lines)]
@@ -75,7 +75,7 @@ def scored(
     return [{**records[i], "item_id": item_id(line)} for i, line in enumerate(lines)]
 
 
-def item_id(line: "Line") -> str:
+def item_id(line: "InputLine") -> str:
     """Return the id that the client would give to the item of this line, if all were sent in one call."""
     return str(line.item["id"]) if "id" in line.item else f"item-{line.number - 1}"
 

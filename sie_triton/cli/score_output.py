@@ -8,7 +8,7 @@ from typing import BinaryIO
 from rich.table import Table
 from rich.text import Text
 
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.part import ranked
 from sie_triton.cli.bulk.records import Record, Sink, is_error, to_json, write_out
 from sie_triton.system.printing import Console
@@ -20,7 +20,7 @@ class RankedOut(Sink):
     def __init__(self) -> None:
         self._file: BinaryIO = TemporaryFile()  # noqa: SIM115, `close` closes it
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         self._file.writelines(map(to_json, records))
 
     def finish(self) -> None:
@@ -36,10 +36,10 @@ class RankedTable(Sink):
 
     def __init__(self, max_rows: int = 50) -> None:
         self._max_rows = max_rows
-        self._best: list[tuple[float, int, Line, Record]] = []
+        self._best: list[tuple[float, int, InputLine, Record]] = []
         self._num_scores = 0
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         new = [
             (record["score"], -line.number, line, record)
             for line, record in zip(lines, records, strict=True)
@@ -65,7 +65,7 @@ class PairTable(Sink):
     def __init__(self) -> None:
         self._console = Console()
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         for line, record in zip(lines, records, strict=True):
             shown = record["error"] if is_error(record) else f"{record['score']:9.4f}"
             told = Text.assemble((shown, "bold"), f"  {' '.join(line.query.split())}  ", (one_line(line), "dim"))
@@ -79,5 +79,5 @@ def made(*columns: str) -> Table:
     return table
 
 
-def one_line(line: Line) -> str:
+def one_line(line: InputLine) -> str:
     return " ".join(line.item.get("text", "").split())

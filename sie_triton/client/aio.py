@@ -1,10 +1,10 @@
 """Client for asyncio, with the calls of SIEClient as coroutines."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from sie_triton.client.address import Address
 from sie_triton.client.calls import ClientCall
@@ -24,6 +24,8 @@ from sie_triton.client.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+T = TypeVar("T")
 
 
 class AsyncSIEClient(Conversation):
@@ -120,13 +122,18 @@ class AsyncSIEClient(Conversation):
     async def _responses(self, call: ClientCall, deadline: Deadline) -> Sequence[Any]:
         if len(call.pieces) == 1:
             return [await self._infer(call, call.pieces[0], deadline)]
-        tasks = [asyncio.create_task(self._infer_in_turn(call, piece, deadline)) for piece in call.pieces]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await together(self._infer_in_turn(call, piece, deadline) for piece in call.pieces)
 
     async def _infer_in_turn(self, call: ClientCall, piece: slice, deadline: Deadline) -> Any:
         async with self._places:
             return await self._infer(call, piece, deadline)
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all calls, which run concurrently; the first error cancels the others."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

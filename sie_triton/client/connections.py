@@ -202,5 +202,4 @@ class HttpConnection:
 
 
 def connection_to(address: Address) -> GrpcConnection | HttpConnection:
-    """Return a blocking connection."""
     return HttpConnection(address) if address.transport == "http" else GrpcConnection(address)

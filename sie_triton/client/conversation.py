@@ -1,7 +1,7 @@
 """The questions of a call to a server and their order, written once for both clients.
 
-The methods are coroutines. Those of the blocking client never wait: what they await blocks instead, so that `finished`
-runs them to their end.
+The methods are coroutines. Those of the blocking client never suspend: the calls that they await block instead, so that
+`finished` runs them to their end.
 """
 
 from abc import ABC, abstractmethod
@@ -66,7 +66,7 @@ class Conversation(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what the connections of this client need."""
+        """Make the locks and limits of this client's connections."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What a client waits for, beside what its caller sets."""
+"""Timeouts and retries of a client, in addition to those that its caller sets."""
 
 from dataclasses import dataclass
 

@@ -170,9 +170,11 @@ class ExtractResult(TypedDict, total=False):
 
 
 class ScoreOptions(TypedDict, total=False):
-    """Keyword arguments of `score`; `options` are further request parameters of the model.
+    """Keyword arguments of `score`, which the other verbs have too.
 
-    `lora` and `pages`: as in EncodeOptions. `timeout`: seconds for the whole call, including retries.
+    `lora`: name of the LoRA adapter to apply; overrides the profile's; "" applies none. `pages`: pages of images that
+    are PDFs, such as 1-3,8 or 5-. `options`: further request parameters of the model. `timeout`: seconds for the whole
+    call, including retries.
     """
 
     instruction: str
@@ -183,31 +185,20 @@ class ScoreOptions(TypedDict, total=False):
     timeout: float | None
 
 
-class EncodeOptions(TypedDict, total=False):
-    """Keyword arguments of `encode`; `options` are further request parameters of the model.
-
-    `lora`: name of the LoRA adapter to apply; overrides the profile's; "" applies none. `pages`: pages of images that
-    are PDFs, such as 1-3,8 or 5-. `timeout`: seconds for the whole call, including retries.
-    """
+class EncodeOptions(ScoreOptions, total=False):
+    """Keyword arguments of `encode`, besides those of `score`."""
 
     output_types: Sequence[str]
     output_dtype: str
-    instruction: str
     is_query: bool
-    lora: str | None
-    profile: str
-    pages: str | None
-    options: Mapping[str, Any]
-    timeout: float | None
 
 
-class ExtractOptions(TypedDict, total=False):
-    """Keyword arguments of `extract`; `options` are further request parameters of the model.
+class ExtractOptions(ScoreOptions, total=False):
+    """Keyword arguments of `extract`, besides those of `score`.
 
     `threshold`: minimum score of a finding, from 0 to 1, or a mapping by label. `label_descriptions`: texts that the
     model reads instead of the labels, by label. `flat_ner`: entities do not contain other entities. `multi_label`: the
     same words may have several labels. `output_schema`: structure of `data`, as a JSON schema or a pydantic model.
-    `lora`, `pages`: as in EncodeOptions. `timeout`: seconds for the whole call, including retries.
     """
 
     threshold: float | Mapping[str, float] | None
@@ -215,9 +206,3 @@ class ExtractOptions(TypedDict, total=False):
     flat_ner: bool
     multi_label: bool
     output_schema: Any
-    instruction: str
-    lora: str | None
-    profile: str
-    pages: str | None
-    options: Mapping[str, Any]
-    timeout: float | None

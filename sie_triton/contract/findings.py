@@ -142,7 +142,7 @@ PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}
 
 
 def place(start: int, end: int, kind: Literal["", "number", "integer"] = "") -> dict[str, list[Any]]:
-    """Return what stands in `data` for the words at a place. `kind`: the number to make of them, if they are one."""
+    """Return the placeholder in `data` for the words at a place. `kind`: of the number to convert them to."""
     return {PLACE: [start, end, kind]}
 
 

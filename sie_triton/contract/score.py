@@ -13,14 +13,7 @@ from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import IMAGE, QUERY, QUERY_IMAGE, SCORES, TEXT, Tensor
 from sie_triton.contract.transforms import similarity
-from sie_triton.contract.verb import (
-    Options,
-    Verb,
-    common_parameters,
-    item_tensors,
-    items_of,
-    without_empty,
-)
+from sie_triton.contract.verb import Options, Verb, common_parameters, item_tensors, items_of, without_empty
 from sie_triton.errors import InputError
 
 # Kind of input → tensor of the query.

@@ -74,7 +74,7 @@ class Answering:
     """Postprocess's side of a verb, one object per process. Each request has its own `Computed`."""
 
     def prepare(self, requests: Sequence[Computed]) -> None:
-        """Do what is cheaper for several requests together. If it raises, it is called again for each request alone."""
+        """Do work that is cheaper for all requests together. If it raises, it is called again for each alone."""
 
     def outputs(self, request: Computed) -> Rows:
         """Return every tensor that the verb declares for the model.
@@ -115,7 +115,7 @@ class Verb(ABC):
 
     @abstractmethod
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
-        """Return what the model reads, made from the elements of each input. The first part holds the items."""
+        """Return the parts that the model reads, from the elements of each input. The first part holds the items."""
 
     @abstractmethod
     def computed(self, model: Model) -> tuple[Tensor, ...]:

@@ -44,7 +44,7 @@ DIALECTS: Sequence[Routes] = (
 
 
 def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
-    """Return the application of a door; `more` are routes besides those of the dialects."""
+    """Return the application of a door; `more` are routes in addition to those of the dialects."""
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -74,7 +74,7 @@ async def _no_route(door: Door, scope: Scope, receive: Receive, send: Send) -> N
 
 
 def likely_path(routes: Sequence[BaseRoute], scope: Scope) -> str:
-    """Return the path of a route that the client may have meant: with /v1, without it, or without what is before it."""
+    """Return the path of a route that the client may have meant: with /v1, without it, or without a path before it."""
     path = scope["path"]
     for meant in (f"/v1{path}", path[max(0, path.find("/v1/", 1)) :], path.removeprefix("/v1")):
         if any(route.matches({**scope, "path": meant})[0] is Match.FULL for route in routes):

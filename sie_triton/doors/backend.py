@@ -1,4 +1,4 @@
-"""The seam between the routes and what answers requests: one Triton, or a queue before many."""
+"""The seam between the routes and the backend that answers requests: one Triton, or a queue in front of many."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 from urllib.request import Request
 
-from sie_triton.client import AsyncSIEClient
+from sie_triton.client.aio import AsyncSIEClient, together
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
@@ -41,16 +41,12 @@ wishes: ContextVar[Mapping[str, str]] = ContextVar("wishes", default=MappingProx
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Model states by name; empty if they are unknown.
+    """Model states by name; empty if they are unknown."""
 
-    `unserved` gives the reason for each model that is not served because its file is invalid. `at` is in seconds of the
-    monotonic clock.
-    """
-
-    unserved: Mapping[str, str]
+    unserved: Mapping[str, str]  # models that are not served because their file is invalid → the reason
     models: Mapping[str, Mapping[str, Any]]
     memory: Mapping[str, Any]
-    at: float
+    at: float  # in seconds of the monotonic clock
 
     @property
     def gpus(self) -> list[Mapping[str, Any]]:
@@ -65,7 +61,7 @@ class Backend(ABC):
     call. `parameters` are request parameters; those that are None were not given.
     """
 
-    # What is wrong while it is not live.
+    # Problem that is reported while it is not live.
     away = "Triton does not answer"
 
     # Whether the door runs on the server's machine, and reads the server's files.
@@ -114,7 +110,8 @@ class Backend(ABC):
     @asynccontextmanager
     async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Give the parameters of a request, and those that name its client's request."""
-        yield {**_without_none(parameters), **forwarded.get()}
+        given = {name: value for name, value in parameters.items() if value is not None}
+        yield {**given, **forwarded.get()}
 
     async def capacity(self) -> Mapping[str, Any] | None:
         """Return the capacity of a cluster in the format of SIE's clients; None for one server."""
@@ -125,7 +122,7 @@ class Backend(ABC):
         """Return the states of the models now."""
 
     def metric_parts(self) -> Mapping[str, Request]:
-        """Return requests for the metrics of what answers, by the name of the part."""
+        """Return requests for the metrics of the backend's parts, by the name of the part."""
         return {}
 
     async def names(self) -> list[str]:
@@ -156,16 +153,7 @@ async def spread(calls: Sequence[Callable[[float], Awaitable[Result]]], deadline
                 raise DeadlinePassed("timeout: passed before all items were sent")
             return await call(deadline.left_s)
 
-    tasks = [asyncio.create_task(placed(call)) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if value is not None}
+    return await together(map(placed, calls))
 
 
 def _ensemble(model: str) -> str:

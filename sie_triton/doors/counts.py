@@ -34,7 +34,7 @@ DURATION = Histogram(
 def reserve_files() -> None:
     """Reserve the space of this process's files; to be called before the first count.
 
-    Totals go on in the files of a process that has ended, so there are never more files than for the processes that
+    Totals continue in the files of a process that has ended, so there are never more files than for the processes that
     have run at a time. If there is no space, this process counts for itself, and its counts are not shown.
     """
     if not (name := os.environ.get(DIRECTORY)):

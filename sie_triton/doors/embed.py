@@ -1,6 +1,5 @@
 """Routes of Cohere's HTTP API for vectors: POST /v1/embed and /v2/embed."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,6 +9,7 @@ import numpy as np
 from pydantic import Field, SkipValidation
 from starlette.routing import Route
 
+from sie_triton.client.aio import together
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import LONGEST_NAME
@@ -104,7 +104,7 @@ async def embed(version: str, request: DoorRequest) -> Answer:
     wanted = Embed.of(request)
     (field, _), parameters = wanted.content, await _parameters(request, wanted)
     dtypes = list(dict.fromkeys(DTYPES.get(each, each) for each in wanted.types))
-    results = await asyncio.gather(*(_encoded(request, wanted, parameters | {"output_dtype": d}) for d in dtypes))
+    results = await together(_encoded(request, wanted, parameters | {"output_dtype": dtype}) for dtype in dtypes)
     wanted.check_lengths(results[0], field)
     for i, result in enumerate(results[0]):
         if not PARTS.isdisjoint(result):

@@ -1,4 +1,4 @@
-"""Failures of requests as HTTP responses: what each kind is called, and its status in each dialect."""
+"""Failures of requests as HTTP responses: the code of each kind, and its status in each dialect."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

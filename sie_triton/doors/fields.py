@@ -147,7 +147,7 @@ def _integral(value: Any) -> Any:
 
 
 def allowing(is_allowed: Callable[[Any], bool], problem: str) -> AfterValidator:
-    """Return a check of a field's value, with what an error says of values that are not allowed."""
+    """Return a check of a field's value; `problem` is the error message for a value that is not allowed."""
 
     def check(value: Any) -> Any:
         if not is_allowed(value):
@@ -262,7 +262,7 @@ def whole(value: Any) -> int | None:
 
 
 def shown_json(value: Any) -> str:
-    """Return a value as `shown`, or what JSON calls its type.
+    """Return a value as `shown` does, or JSON's name of its type.
 
     >>> shown_json({}), shown_json(None), shown_json(1.5)
     ('an object', 'null', '1.5')

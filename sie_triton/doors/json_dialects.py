@@ -14,7 +14,6 @@ from sie_triton.models.families import model_of
 
 
 def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Return items for the backend."""
     return [{TEXT.name: text} for text in texts]
 
 

@@ -1,4 +1,4 @@
-"""Limits of a door process, beside those that an operator sets."""
+"""Limits of a door process, in addition to those that an operator sets."""
 
 from dataclasses import dataclass
 

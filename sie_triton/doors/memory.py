@@ -35,7 +35,8 @@ class Held:
         return self
 
     def leave(self) -> None:
-        """End the reservation, from any task."""
+        """End the reservation, from any task. A task of the request that is still running can reserve no more."""
+        self.is_cut = True
         self.release()
         del self._memory.requests[self]
 

@@ -21,6 +21,6 @@ def routes(door: Door) -> list[Route]:
 
 
 async def metrics(request: DoorRequest) -> Response:
-    """Answer with all metrics that can be had now; the gauge `sie_up` says of which part there are none."""
+    """Answer with the metrics of all parts that respond; the gauge `sie_up` is 0 for a part that does not."""
     own = await asyncio.to_thread(exposition)
     return Response(own + await read_parts(request.door.backend.metric_parts()), media_type=EXPOSITION)

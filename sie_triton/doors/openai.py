@@ -119,7 +119,6 @@ def described(model: str) -> dict[str, Any]:
 
 
 def error(failure: Failure) -> dict[str, Any]:
-    """Return the body of a failure."""
     code = failure.row.code
     told = error_body(failure.row.openai, failure.message)["error"]
     own = {"param": param_of(failure.field), "code": CODES.get(code, code.lower())}

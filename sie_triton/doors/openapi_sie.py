@@ -95,7 +95,7 @@ def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, a
 
 
 def _split(models: Sequence[Model], verb: str) -> tuple[dict[str, Schema], Schema]:
-    """Return the parameters with fields of their own, and the schema of the options."""
+    """Return the parameters that have their own fields, and the schema of the options."""
     found = parameters(models, verb)
     named = {name: found.pop(name) for each in (ENCODE, SCORE, EXTRACT) for name in each.named if name in found}
     found[OVERFLOW] = optional({"enum": list(POLICIES)}) | {"description": "error: a text that is too long is refused"}

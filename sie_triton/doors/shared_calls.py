@@ -69,7 +69,8 @@ class SharedCalls(ABC, Generic[Request, Answer]):
     wait long for it. The first request of a call waits for `gather_s` seconds, or until `max_requests` wait. `observe`
     gets the number of requests of each call that follows another. Beyond `max_waiting` requests of a line, further ones
     are called alone at once, so that the server may refuse them. A request that has waited for `max_wait_s`, such as
-    for a model that loads, is called whatever the number of calls, so that the server may say why it has to wait.
+    for a model that loads, is called at once, however many calls there are, so that the server may answer why it has to
+    wait.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class SharedCalls(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def late(self, seconds: float) -> Answer | Exception:
-        """Return the answer to a request whose time, so many seconds, has passed, or its error."""
+        """Return the answer, or the error, of a request whose timeout of `seconds` has passed."""
 
     def after(self, answer: Answer, waited_s: float) -> Answer:
-        """Return the answer to a request that waited for so long before its call."""
+        """Return the answer to a request that waited for `waited_s` seconds before its call."""
         return answer
 
     async def call(
@@ -123,7 +124,7 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         seconds: float,
         when_waiting: "Callable[[asyncio.Future[Answer]], object]" = lambda _: None,
     ) -> Answer:
-        """Return the answer to a request of the line `name`, which has so many seconds.
+        """Return the answer to a request of the line `name`, with a timeout of `seconds`.
 
         If it has to wait, `when_waiting` gets the future of its answer: who sets it takes the request out.
         """
@@ -155,7 +156,7 @@ class SharedCalls(ABC, Generic[Request, Answer]):
             waiting.answer.set_result(found)
 
     def _gather(self, name: Hashable, line: Line[Request, Answer], gather_s: float) -> None:
-        """Make the next call once enough requests wait, or the first one has waited for so long."""
+        """Make the next call once enough requests wait, or the first one has waited for `gather_s` seconds."""
         if len(line.waiting) >= self._max_requests:
             self._gathered(name, line)
         elif len(line.waiting) == 1 and gather_s:
@@ -168,7 +169,7 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         self._go_on(name, line)
 
     def _end(self, name: Hashable, line: Line[Request, Answer], request_s: float) -> None:
-        """Take the time of a call for each of its requests, and go on."""
+        """Record the duration of a call per request, and make the next calls."""
         line.request_s = smoothed(line.request_s, request_s)
         line.num_calls -= 1
         self._go_on(name, line)
@@ -189,7 +190,7 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         return line.num_calls < self._max_calls or line.waiting[0].since + self._max_wait_s <= monotonic()
 
     def _watch(self, name: Hashable, line: Line[Request, Answer]) -> None:
-        """Go on once the first request that waits has waited too long."""
+        """Make the next calls once the first waiting request has waited too long."""
         if line.overdue is not None:
             line.overdue.cancel()
             line.overdue = None
@@ -247,7 +248,7 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         return True
 
     async def _alone(self, waiting: Waiting[Request, Answer]) -> None:
-        """Answer a request by a call of its own. Return early if it no longer waits."""
+        """Answer a request by a separate call. Return early if it no longer waits."""
         now = monotonic()
         calling = self.alone(waiting.request, max(MIN_S, waiting.ends_at - now))
         try:

@@ -34,16 +34,7 @@ from sie_triton.doors.schemas import (
     record,
     several,
 )
-from sie_triton.doors.tei_bodies import (
-    DIRECTION,
-    Decode,
-    Embed,
-    Predict,
-    Rerank,
-    Similarity,
-    Tokenize,
-    is_alone,
-)
+from sie_triton.doors.tei_bodies import DIRECTION, Decode, Embed, Predict, Rerank, Similarity, Tokenize, is_alone
 from sie_triton.doors.tokenizing import Tokenizers, check_size, decoded, tokenized
 from sie_triton.errors import DeadlinePassed, LoadError
 from sie_triton.settings import words
@@ -262,7 +253,6 @@ def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
 
 
 def error(failure: Failure) -> dict[str, str]:
-    """Return the body of a failure."""
     return {"error": failure.message, "error_type": TYPES.get(failure.row.tei, VALIDATION)}
 
 

@@ -1,4 +1,4 @@
-"""The backend of a door: one Triton, and the controller beside it."""
+"""The backend of a door: one Triton and its controller."""
 
 import asyncio
 import json
@@ -95,7 +95,7 @@ class TritonBackend(Backend):
                 return
 
     async def _end_lost(self, calls: CallBook) -> None:
-        """End, for ever, the calls that Triton will not answer."""
+        """Periodically end the calls that Triton will not answer."""
         while True:
             await asyncio.sleep(self._limits.lost_call_poll_s)
             calls.end_lost()

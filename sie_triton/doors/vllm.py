@@ -255,7 +255,6 @@ def _told(
 
 
 def error(failure: Failure) -> dict[str, Any]:
-    """Return the body of a failure."""
     status = failure.row.openai
     usual = "InternalServerError" if status >= 500 else HTTPStatus(status).phrase
     kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, usual)

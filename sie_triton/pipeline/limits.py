@@ -1,4 +1,4 @@
-"""Limits of the stages of a model, its worker and rendering, beside those that an operator sets."""
+"""Limits of the stages of a model, its worker and rendering, in addition to those that an operator sets."""
 
 from dataclasses import dataclass
 

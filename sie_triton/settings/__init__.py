@@ -10,12 +10,7 @@ from typing import Any, Literal
 
 from platformdirs import user_cache_path, user_data_path
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sie_triton.contract.did_you_mean import did_you_mean
 from sie_triton.contract.spec import Precision, Runtime

@@ -49,7 +49,7 @@ def encoded(ours, monkeypatch):
         return encode(self, labels)
 
     monkeypatch.setattr(bi.GlinerBiAdapter, "_encoded", counted)
-    monkeypatch.setattr(ours.adapter, "kept", bi.Kept())
+    monkeypatch.setattr(ours.adapter, "kept", bi.LabelStates())
     return counts
 
 
@@ -92,19 +92,19 @@ def test_a_label_is_read_once(ours, encoded):
 
 def test_the_label_cache_is_bounded_and_drops_the_oldest(ours, encoded, monkeypatch):
     width = next(iter(ours.adapter._states({np.array([101, 102], np.int32).tobytes(): None}).values())).nbytes
-    monkeypatch.setattr(ours.adapter, "kept", bi.Kept(3 * width))
+    monkeypatch.setattr(ours.adapter, "kept", bi.LabelStates(3 * width))
     for labels in (["a", "b"], ["c"], ["a"], ["d"], ["d"], ["a", "c", "d"], ["b"]):
         ours(TEXTS[:1], labels)
     assert encoded[1:] == [2, 1, 1, 1]  # a, c and d are cached; b, the oldest, was evicted
     found = ours(TEXTS[:1], LABELS, threshold=0.3)  # more labels than the cache holds
-    monkeypatch.setattr(ours.adapter, "kept", bi.Kept())
+    monkeypatch.setattr(ours.adapter, "kept", bi.LabelStates())
     assert found == ours(TEXTS[:1], LABELS, threshold=0.3)
 
 
 def test_several_threads_share_what_is_kept(ours, monkeypatch):
     wanted = [LABELS[i % 3 : i % 3 + 3] for i in range(12)]
     expected = [ours(TEXTS[:2], labels, threshold=0.3) for labels in wanted]
-    monkeypatch.setattr(ours.adapter, "kept", bi.Kept(1000))
+    monkeypatch.setattr(ours.adapter, "kept", bi.LabelStates(1000))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda labels: ours(TEXTS[:2], labels, threshold=0.3), wanted))
     for mine, alone in zip(found, expected, strict=True):

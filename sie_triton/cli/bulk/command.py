@@ -64,7 +64,7 @@ def execute(
 
 
 def _report(sink: Sink, options: BulkOptions, bar: Progress) -> None:
-    """Say what a run has done. Exit with status 1 if some lines have an error."""
+    """Print a summary of a run. Exit with status 1 if some lines have an error."""
     if options.output:
         echo(f"{options.output}: {bar.summary()}", err=True)
     if sink.num_errors:

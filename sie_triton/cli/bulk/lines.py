@@ -18,19 +18,15 @@ from sie_triton.client.calls import BYTES_A_BYTE, FILE_BYTES, PIECE_BYTES, PIECE
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Line of the input: `number` counts from 1; `end` is the position after the line, in bytes of the input.
+class InputLine:
+    """Line of the input."""
 
-    `size` is the size of the item, in bytes of text. `query` is that of a pair. `problem` says why the line cannot be
-    sent; empty if it can.
-    """
-
-    number: int
+    number: int  # from 1
     item: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0
-    end: int = 0
-    query: str = ""
-    problem: str = ""
+    size: int = 0  # of the item, in bytes of text
+    end: int = 0  # position after the line, in bytes of the input
+    query: str = ""  # of a pair
+    problem: str = ""  # why the line cannot be sent; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +36,12 @@ class Form:
     field: str = ""
     has_query: bool = False
 
-    def parse(self, number: int, content: bytes, end: int) -> Line:
-        """Return the line with this content, which has no line end."""
+    def parse(self, number: int, content: bytes, end: int) -> InputLine:
         try:
             item, query = self._item(content)
         except ValueError as exc:
-            return Line(number, end=end, problem=str(exc))
-        return Line(number, item, len(item["text"].encode()), end, query)
+            return InputLine(number, end=end, problem=str(exc))
+        return InputLine(number, item, len(item["text"].encode()), end, query)
 
     def _item(self, content: bytes) -> tuple[dict[str, Any], str]:
         """Return the item and the query of a line. Raise ValueError with the problem of an invalid line."""
@@ -96,7 +91,7 @@ class Source(ABC):
     num_bytes: int | None = None
 
     @abstractmethod
-    def lines(self, num_skipped: int = 0) -> Iterator[Line]:
+    def lines(self, num_skipped: int = 0) -> Iterator[InputLine]:
         """Yield the lines after the first `num_skipped`."""
 
 
@@ -111,9 +106,9 @@ class Arguments(Source):
         told = orjson.dumps([{kind: str(value) for kind, value in item.items()} for item in self._lines])
         self.identity = {"arguments": blake2b(told, digest_size=16).hexdigest()}
 
-    def lines(self, num_skipped: int = 0) -> Iterator[Line]:
+    def lines(self, num_skipped: int = 0) -> Iterator[InputLine]:
         for number, item in enumerate(self._lines[num_skipped:], num_skipped + 1):
-            yield Line(number, item, _size(item), number)
+            yield InputLine(number, item, _size(item), number)
 
 
 def _size(item: Mapping[str, Any]) -> int:
@@ -132,7 +127,7 @@ class Stream(Source):
         self.identity = {"size": about.st_size, "modified_ns": about.st_mtime_ns} if about else None
         self.num_bytes = about.st_size if about else None
 
-    def lines(self, num_skipped: int = 0) -> Iterator[Line]:
+    def lines(self, num_skipped: int = 0) -> Iterator[InputLine]:
         end = 0
         for number, (content, num_bytes) in enumerate(_lines(self._stream, self._max_line_bytes), 1):
             end += num_bytes
@@ -140,7 +135,7 @@ class Stream(Source):
                 continue
             content = content.removesuffix(b"\n").removesuffix(b"\r")
             if len(content) > self._max_line_bytes:
-                yield Line(number, end=end, problem=f"is longer than {self._max_line_bytes >> 20} MiB")
+                yield InputLine(number, end=end, problem=f"is longer than {self._max_line_bytes >> 20} MiB")
             else:
                 yield self._form.parse(number, content, end)
 
@@ -188,17 +183,17 @@ def source(texts: Sequence[str], images: Sequence[Path], path: Path | None, fiel
 
 
 def chunks(
-    lines: Iterable[Line], query_bytes: int = 0, max_items: int = PIECE_ITEMS, max_bytes: int = PIECE_BYTES
-) -> Iterator[list[Line]]:
+    lines: Iterable[InputLine], query_bytes: int = 0, max_items: int = PIECE_ITEMS, max_bytes: int = PIECE_BYTES
+) -> Iterator[list[InputLine]]:
     """Yield lists of consecutive lines, each for one request of the client; all lines of a list have the same query.
 
     `query_bytes` is the size of a query that is sent with each list, which counts for each item.
 
-    >>> lines = [Line(i, size=size) for i, size in enumerate([3, 3, 3, 9, 1])]
+    >>> lines = [InputLine(i, size=size) for i, size in enumerate([3, 3, 3, 9, 1])]
     >>> [[line.number for line in chunk] for chunk in chunks(lines, max_items=2, max_bytes=8)]
     [[0, 1], [2], [3], [4]]
     """
-    chunk: list[Line] = []
+    chunk: list[InputLine] = []
     room = max_bytes
     for line in lines:
         size = line.size + query_bytes + len(line.query.encode())

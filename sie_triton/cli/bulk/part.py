@@ -22,7 +22,7 @@ import numpy.typing as npt
 import orjson
 from numpy.lib import format as npy
 
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.records import ERROR_PREFIX, Record, Sink, is_error, to_json
 from sie_triton.client.calls import PIECE_ITEMS
 from sie_triton.errors import InputError, SIEError
@@ -33,7 +33,7 @@ AGAIN = "--overwrite starts anew"
 Run = Mapping[str, Any]
 
 
-class Part(Sink):
+class PartFile(Sink):
     """FILE.part, locked by this process, and the run that its records belong to.
 
     After a failure its last `num_doubtful` records, those of one chunk, may be incomplete or wrong.
@@ -66,7 +66,7 @@ class Part(Sink):
             _replace(self._state, orjson.dumps(run, option=orjson.OPT_INDENT_2))
         self._file.seek(0, os.SEEK_END)
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         with _explained(self._part):
             self._file.write(self._encoded(lines, records))
             self._file.flush()
@@ -92,14 +92,14 @@ class Part(Sink):
         """Count the records of the part that are certain, and return the position after the last one."""
 
     @abstractmethod
-    def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes: ...
+    def _encoded(self, lines: Sequence[InputLine], records: Sequence[Record]) -> bytes: ...
 
     def _complete(self) -> None:
         os.fsync(self._file.fileno())
         self._part.replace(self._path)
 
 
-class JsonPart(Part):
+class JsonPart(PartFile):
     """Part with a line of JSON for each record."""
 
     def _recover(self) -> int:
@@ -113,7 +113,7 @@ class JsonPart(Part):
         end, self.num_skipped, self.num_errors = places[0]
         return end
 
-    def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes:
+    def _encoded(self, lines: Sequence[InputLine], records: Sequence[Record]) -> bytes:
         return b"".join(map(to_json, records))
 
 
@@ -145,7 +145,7 @@ def ranked(file: BinaryIO) -> Iterator[Record]:
         yield record if is_error(record) else {**record, "rank": rank}
 
 
-class NpyPart(Part):
+class NpyPart(PartFile):
     """Rows of one output type behind the header of an array without rows, which `finish` replaces.
 
     NumPy pads a header so that the number of rows can grow in place; so no second copy of the rows is needed, and the
@@ -169,11 +169,11 @@ class NpyPart(Part):
         self.num_skipped = max(0, (end - start) // max(1, self._row.nbytes) - self.num_doubtful)
         return start + self.num_skipped * self._row.nbytes
 
-    def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes:
+    def _encoded(self, lines: Sequence[InputLine], records: Sequence[Record]) -> bytes:
         self._num_new += len(lines)
         return b"".join(map(self._checked, lines, records))
 
-    def _checked(self, line: Line, record: Record) -> bytes:
+    def _checked(self, line: InputLine, record: Record) -> bytes:
         """Return the bytes of a row, after the header if it is the first. Raise InputError if it has another shape."""
         row, header = record.get(self._output_type), b""
         if not isinstance(row, np.ndarray):

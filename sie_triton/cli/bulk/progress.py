@@ -7,7 +7,7 @@ from time import monotonic
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from sie_triton.cli.bulk.lines import Line, Source
+from sie_triton.cli.bulk.lines import InputLine, Source
 from sie_triton.system.printing import Console
 
 
@@ -20,7 +20,7 @@ class Progress:
         self._has_bytes = source.num_bytes is not None
         self._task = bar.add_task(source.name, total=source.num_bytes, num_lines=num_skipped)
 
-    def advance(self, lines: Sequence[Line]) -> None:
+    def advance(self, lines: Sequence[InputLine]) -> None:
         """Count `lines`, the next ones of the input, as done."""
         self.num_lines += len(lines)
         position = lines[-1].end if self._has_bytes else self.num_lines

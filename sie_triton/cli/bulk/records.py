@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.errors import SIEError
 from sie_triton.system.printing import shown
 
@@ -20,7 +20,7 @@ LINE = "line"
 ERROR_PREFIX = b'{"line":'
 
 
-def error_record(line: Line, problem: str) -> Record:
+def error_record(line: InputLine, problem: str) -> Record:
     return {LINE: line.number, "error": problem}
 
 
@@ -58,30 +58,30 @@ class Sink(ABC):
     num_skipped = 0
     num_errors = 0
 
-    def write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         """Take the records of the next lines, at least one."""
         self.num_errors += sum(map(is_error, records))
         self._write(lines, records)
 
     @abstractmethod
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None: ...
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None: ...
 
     def finish(self) -> None:  # noqa: B027, most sinks have nothing to complete
         """Complete the output after the last record."""
 
     def close(self) -> None:  # noqa: B027, nor to close
-        """Give up what the sink holds open, whether it is complete or not."""
+        """Close the files of the sink, whether it is complete or not."""
 
 
 class JsonOut(Sink):
     """JSON lines on standard output."""
 
-    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
         write_out(b"".join(map(to_json, records)))
 
 
 def write_out(content: bytes) -> None:
-    """Write to standard output. End the process if its reader has gone, as `head` does."""
+    """Write to standard output. End the process if its reader, such as `head`, has closed the pipe."""
     if sys.stdout.isatty():
         content = shown(content.decode()).encode()
     try:

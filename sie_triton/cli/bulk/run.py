@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.progress import Progress
 from sie_triton.cli.bulk.records import Record, Sink, error_record
 from sie_triton.client import SIEClient
@@ -20,7 +20,7 @@ CHUNKS_A_REQUEST = 2
 # Field of an error that an item causes, such as text[3] or items[3].image.
 ITEM_FIELD = re.compile(rf"(items|{'|'.join(ITEMS)})(\[\d+\])?(\.\w+)?")
 
-Call = Callable[[Sequence[Line]], Sequence[Mapping[str, Any]]]
+Call = Callable[[Sequence[InputLine]], Sequence[Mapping[str, Any]]]
 
 
 class Refused(InputError):
@@ -28,7 +28,7 @@ class Refused(InputError):
 
 
 def run(
-    chunks: Iterable[Sequence[Line]],
+    chunks: Iterable[Sequence[InputLine]],
     call: Call,
     sink: Sink,
     client: SIEClient,
@@ -42,7 +42,7 @@ def run(
     `call` returns the records of lines; it runs on the threads of a pool. Close `client` if anything fails, so that the
     requests in flight end.
     """
-    waiting: deque[tuple[Sequence[Line], Future[list[Record]]]] = deque()
+    waiting: deque[tuple[Sequence[InputLine], Future[list[Record]]]] = deque()
 
     def write_next() -> None:
         lines, future = waiting.popleft()
@@ -64,7 +64,7 @@ def run(
         pool.shutdown(cancel_futures=True)
 
 
-def records(call: Call, lines: Sequence[Line], *, skip_errors: bool) -> list[Record]:
+def records(call: Call, lines: Sequence[InputLine], *, skip_errors: bool) -> list[Record]:
     """Return one record per line. Raise Refused for the first line with an error, unless errors are skipped."""
     if not skip_errors:
         for line in lines:
@@ -74,7 +74,7 @@ def records(call: Call, lines: Sequence[Line], *, skip_errors: bool) -> list[Rec
     return [error_record(line, line.problem) if line.problem else next(found) for line in lines]
 
 
-def _of_sent(call: Call, lines: Sequence[Line], skip_errors: bool) -> list[Record]:
+def _of_sent(call: Call, lines: Sequence[InputLine], skip_errors: bool) -> list[Record]:
     """Return the records of lines. If the server refuses them, send them in halves, to find the lines at fault."""
     if not lines:
         return []
@@ -99,5 +99,5 @@ def _is_of_an_item(error: SIEError) -> bool:
     return isinstance(error, ModelError) or (isinstance(error, InputError) and bool(ITEM_FIELD.fullmatch(error.field)))
 
 
-def refused(line: Line, problem: str) -> Refused:
+def refused(line: InputLine, problem: str) -> Refused:
     return Refused(f"line {line.number}: {problem}; with --skip-errors, the output has the error in place of a result")

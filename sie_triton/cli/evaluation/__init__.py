@@ -1,1 +1,1 @@
-"""Quality and speed of a model on a dataset: a running server beside other sources and expected values."""
+"""Quality and speed of a model on a dataset: a running server compared with other sources and expected values."""

@@ -51,7 +51,7 @@ def local_task(dataset: Dataset) -> Any:
 
 
 def named_task(name: str) -> Any:
-    """Return a loaded retrieval task of mteb, fetched from the hub; InputError if there is none or it cannot be had."""
+    """Return a loaded retrieval task of mteb, fetched from the hub; InputError if that is impossible."""
     try:
         task = mteb.get_task(name)
     except (KeyError, ValueError) as exc:
@@ -77,7 +77,6 @@ def dataset_of(task: Any) -> Dataset:
 
 
 def evaluate(task: Any, source: Source, by: str) -> dict[str, float]:
-    """Return the metrics of QUALITY."""
     result = mteb.evaluate(
         _Searcher(source, by),
         task,

@@ -17,7 +17,7 @@ from sie_triton.system.printing import Console
 
 if TYPE_CHECKING:
     from sie_triton.cli.evaluation.sources import Source
-    from sie_triton.cli.evaluation.speed import Load
+    from sie_triton.cli.evaluation.speed import Workload
 
 OF_MTEB = "mteb/"
 TARGETS = "targets"
@@ -35,7 +35,7 @@ class Evaluation:
     models_dir: Path | None
     targets: Path | None
     tolerance: float
-    load: "Load | None"
+    load: "Workload | None"
     is_drawn: bool = False
 
     @property

@@ -4,33 +4,32 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 
 import numpy as np
+import pynvml
 
 from sie_triton.cli.evaluation.dataset import Dataset
-from sie_triton.cli.evaluation.gpu import utilisation
 from sie_triton.cli.evaluation.metrics import SPEED, is_better_lower
 from sie_triton.cli.evaluation.sources import Source
+from sie_triton.system.host.repeated import repeated
 
 Figures = dict[str, float]
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Work of one source in one round: for each side `texts` texts, in calls of `batch` by `clients` at once.
-
-    Then `singles` texts, one after another. A source in this process gets all texts in one call.
-    """
+class Workload:
+    """Work of one source in one round. A source in this process gets all texts in one call."""
 
     rounds: int
-    clients: int
-    batch: int
-    texts: int
-    singles: int
+    clients: int  # that call at once
+    batch: int  # texts of a call
+    texts: int  # for each side
+    singles: int  # texts that are then sent one after another
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Speed:
 class Side:
     """Calls of one source for queries, or for documents."""
 
-    def __init__(self, source: Source, texts: Sequence[str], load: Load, *, is_query: bool) -> None:
+    def __init__(self, source: Source, texts: Sequence[str], load: Workload, *, is_query: bool) -> None:
         encode = partial(source.encode, is_query=is_query)
         chosen = [*islice(cycle(texts), load.texts)]
         size = load.texts if source.is_in_process else load.batch
@@ -71,7 +70,7 @@ class Side:
         return {f"{side}_p{each}_ms": float(np.percentile(alone_ms, each)) for each in (50, 90, 99)}
 
 
-def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Speed:
+def measure(sources: Mapping[str, Source], dataset: Dataset, load: Workload) -> Speed:
     """Measure all sources in each round, step by step; each round begins with another source."""
     works = {
         name: {
@@ -135,3 +134,25 @@ def _seconds(call: Call) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
+
+
+@contextmanager
+def utilisation() -> Iterator[list[int]]:
+    """Context manager; gives a list to which a thread adds the utilisation of each GPU, in percent, ten times a second.
+
+    It stays empty if NVML or a GPU is missing.
+    """
+    samples: list[int] = []
+    try:
+        pynvml.nvmlInit()
+        gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:  # no driver
+        gpus = []
+
+    def sample() -> None:
+        with suppress(pynvml.NVMLError):  # a part of a GPU (MIG) does not tell
+            samples.extend(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus)
+
+    sample()
+    with repeated(sample, 0.1, "sie-eval-gpu"):
+        yield samples

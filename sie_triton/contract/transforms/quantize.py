@@ -9,7 +9,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def quantize(vectors: Floats, dtype: str) -> Bytes:
-    """Quantise each row by itself: [rows, d] → uint8 [rows, bytes].
+    """Quantise each row separately: [rows, d] → uint8 [rows, bytes].
 
     float16: the nearest value, infinite beyond the range. int8: x / max|x| · 127. uint8: maps the row's range to 0…255,
     and a constant row to 0. Both round half to even, and read NaN as 0 and an infinite value as the largest finite one.

@@ -115,7 +115,7 @@ class EndpointConnection:
 
 
 def open_session(*, keeps_alive: bool) -> aiohttp.ClientSession:
-    """Return a session for endpoints; without `keeps_alive` each request has a connection of its own."""
+    """Return a session for endpoints; without `keeps_alive` each request opens a new connection."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=not keeps_alive),
         cookie_jar=aiohttp.DummyCookieJar(),

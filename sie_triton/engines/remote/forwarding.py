@@ -105,7 +105,7 @@ def event_end(part: bytes) -> int:
 class Forwarder:
     """Client of the endpoints of all forwarded models. Belongs to one event loop.
 
-    Each request has a connection of its own, so that closing it cancels the request in every server. It follows no
+    Each request opens a new connection, so that closing it cancels the request in every server. It follows no
     redirects, stores no cookies, and reads neither proxies nor keys from a client or, but for `api_key_env`, from the
     environment. At most `max_requests` of a model are in progress; `too_many` makes the error of others.
     """

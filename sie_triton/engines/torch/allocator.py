@@ -1,8 +1,8 @@
 """Memory that the C library and PyTorch's libraries keep for the next forward pass.
 
-By default glibc returns blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the CPU time
-of a small model (docs/decisions/kernels.md). oneDNN keeps what it has compiled for each number of rows; `rows.py` lets
-passes have few. docs/decisions/residency.md, "A worker's memory has a bound", has figures.
+By default glibc returns blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the CPU time of
+a small model (docs/decisions/kernels.md). oneDNN caches the code that it compiles for each number of rows; `rows.py`
+lets passes have few. docs/decisions/residency.md, "A worker's memory has a bound", has figures.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Forward passes of few tokens as CUDA graphs: the launches of a pass are recorded once and replayed by one call.
 
 A short query's kernels take microseconds, less than Python takes to launch each of them. A recording has a fixed number
-of tokens, so there is one for each of a few sizes; unused positions form an item of their own. The mask is computed on
+of tokens, so there is one for each of a few sizes; unused positions form a separate item. The mask is computed on
 the device from each token's item number.
 """
 
@@ -12,11 +12,13 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from sie_triton.contract.arrays import Ints
 from sie_triton.engines.base import Unusable
-from sie_triton.engines.torch.attention import Segments, attending
-from sie_triton.engines.torch.attention.masked import masked
+from sie_triton.engines.torch.attention import attending
+from sie_triton.engines.torch.attention.kernels import Kernel, visible
+from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
 from sie_triton.engines.torch.encoder import Places, TorchEncoder
 from sie_triton.engines.torch.facts import num_positions
 from sie_triton.engines.torch.rows import placed
@@ -171,3 +173,27 @@ class CudaGraphs:
 def stream_of(device: torch.device) -> torch.cuda.Stream:
     """Return the stream of all recordings; just one, since libraries keep memory for each stream they use."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def masked(sees: torch.Tensor) -> Kernel:
+    """Return a kernel for a row in which token i sees token j where `sees[i, j]`, bool [tokens, tokens].
+
+    The kernel ignores its `segments`.
+    """
+    masks: dict[Window, torch.Tensor] = {}
+
+    def mask_of(window: Window, dtype: torch.dtype) -> torch.Tensor:
+        """Return the mask for `window`, shared by all layers with the same window."""
+        if window not in masks:
+            seen = sees if window == EVERYTHING else sees & visible(len(sees), window, sees.device)
+            masks[window] = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, float("-inf"))
+        return masks[window]
+
+    def attend(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
+    ) -> torch.Tensor:
+        grouped = query.shape[1] != key.shape[1]
+        mask = mask_of(window, query.dtype)
+        return sdpa(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped).transpose(1, 2)
+
+    return attend

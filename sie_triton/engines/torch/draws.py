@@ -1,4 +1,4 @@
-"""Token ids for comparisons with the library: ordinary ones, and those that a model may treat in a way of their own."""
+"""Token ids for comparisons with the library: ordinary ones, and those that a model may treat differently."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from sie_triton.engines import base
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
 from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.engines.torch.attention.library import SUPPORT, check_supported, library_attention
-from sie_triton.engines.torch.attention.places import let_rows_be_long
+from sie_triton.engines.torch.attention.packed import let_rows_be_long
 from sie_triton.engines.torch.attention.rotations import rotate_each_item
 from sie_triton.engines.torch.draws import draws_of
 from sie_triton.engines.torch.facts import num_token_types, num_weights, padding_position
@@ -298,7 +298,6 @@ def _built(
 
 
 def num_bytes(model: torch.nn.Module) -> int:
-    """Return the size of the weights in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 

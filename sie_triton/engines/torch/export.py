@@ -35,7 +35,7 @@ class Packed(torch.nn.Module):
 
 
 def export(encoder: TorchEncoder, path: Path) -> None:
-    """Write the graph, with the library's eager attention, to `path`, and its weights to a file beside it.
+    """Write the graph, with the library's eager attention, to `path`, and its weights to a file next to it.
 
     Raises the exporter's errors if it cannot trace the model.
     """

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.contract.arrays import Ints
-from sie_triton.engines.torch.lora_layers import Adapted, LoraAdapter, Now, OtherRows, spans_of
+from sie_triton.engines.torch.lora_layers import Adapted, CurrentPass, LoraAdapter, OtherRows, spans_of
 from sie_triton.engines.torch.lora_weights import BACKBONE, AdaptedLayers, Place, Reader, quoted
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError, ModelError
@@ -39,7 +39,7 @@ class Loras:
         self.model = AdaptedLayers(backbone)
         # The model's name. Adapters made for a model of another name are served too, with a warning.
         self.base = ""
-        self._now = Now()
+        self._now = CurrentPass()
         self._adapters: dict[str, LoraAdapter] = {}
         self._places: dict[str, Place] = {}
 

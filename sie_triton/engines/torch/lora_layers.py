@@ -1,6 +1,6 @@
 """Wrapped layers that add to the base's output, for the rows of each item, the product of the item's LoRA adapter.
 
-A thread runs one forward pass at a time; a thread-local `Now`, which all layers of a model share, describes the pass.
+A thread runs one forward pass at a time, which a thread-local `CurrentPass` describes for all layers of a model.
 """
 
 import threading
@@ -88,7 +88,7 @@ class LoraAdapter:
 Span = tuple[slice, LoraAdapter]
 
 
-class Now(threading.local):
+class CurrentPass(threading.local):
     """The adapters of this thread's forward pass.
 
     `items` are the adapters of the items; empty if no item has one. `spans` are the rows of each adapter among the
@@ -105,7 +105,7 @@ class Now(threading.local):
 class Adapted(torch.nn.Module):
     """Wrapper of the layer `base`: applies to the rows of each adapter the adapter's part for `key`, if it has one."""
 
-    def __init__(self, base: torch.nn.Module, key: str, now: Now) -> None:
+    def __init__(self, base: torch.nn.Module, key: str, now: CurrentPass) -> None:
         super().__init__()
         self.base, self.key = base, key
         self._now = now

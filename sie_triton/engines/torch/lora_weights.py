@@ -126,7 +126,7 @@ class Reader:
         if not isinstance(layer, KINDS):
             kinds = "linear layers and embeddings"
             raise self._wrong(f"{module}: is a {type(layer).__name__}; only {kinds} can be adapted", "unsupported")
-        return Made(self, module, layer, given, self._model.kept.get(module)).part()
+        return PartBuilder(self, module, layer, given, self._model.kept.get(module)).part()
 
     def wrong(self, module: str, what: str, given: Sequence[int], wanted: Sequence[int]) -> LoadError:
         return self._wrong(f"{module}: {what} is {list(given)}, this model needs {list(wanted)}; {self._made_for()}")
@@ -146,7 +146,7 @@ class Reader:
         return f"it was made for {base}: serve it with that model"
 
 
-class Made:
+class PartBuilder:
     """Builder of an adapter's part for one layer. `kept` are the rows of the original layer that this one has kept."""
 
     def __init__(

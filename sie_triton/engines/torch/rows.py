@@ -114,7 +114,7 @@ def spare_items(num_tokens: int) -> list[int]:
     """Return the lengths of items to add on a CPU, so that matrix products have few different numbers of rows.
 
     oneDNN compiles and keeps a kernel for every number of rows, and is slower for odd ones. At most 3 % is added, 1 to
-    1.5 % on average. The items are short: attention to them costs little, and every model has so many positions.
+    1.5 % on average. The items are short: attention to them costs little, and every model has that many positions.
 
     >>> spare_items(518), spare_items(130), spare_items(50)
     ([10], [2], [])

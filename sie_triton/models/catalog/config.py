@@ -217,7 +217,7 @@ class ModelConfig(Frozen):
     def warnings(self) -> list[str]:
         """Return warnings about keys without effect or with a surprising effect.
 
-        For a recognised directory, return only what it was recognised as.
+        For a recognised directory, return only the family that recognised it, and why.
         """
         if self._reason:
             return [f"recognised: {self.source}: {self.family}: {self._reason}"]

@@ -103,7 +103,7 @@ def _own(name: str, options: RuntimeOptions, parameters: Iterable[Parameter], so
 
 
 def error_detail(error: Any) -> str:
-    """Return the part of an error line that follows the key: what the value must be, and the given value."""
+    """Return the part of an error line that follows the key: the requirement, and the given value."""
     given = "" if error["type"] == "missing" else f" (given {shortened(error['input'])})"
     return f": {requirement(error)}{given}"
 

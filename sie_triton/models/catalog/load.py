@@ -130,7 +130,7 @@ def _shipped() -> Path:
 
 
 def complaints(error: ValidationError, root: type[BaseModel]) -> list[str]:
-    """Return one line per error of pydantic: the key, what is wrong and what is allowed."""
+    """Return one line per error of pydantic: the key, the problem and the allowed values."""
     lines = []
     for e in error.errors(include_url=False):
         key = ".".join(str(part) for part in e["loc"])

@@ -34,18 +34,22 @@ class MuveraOptions(Frozen):
     center_tokens: bool = False
 
 
-class LoadtimeOptions(BaseModel):
-    """Options that apply when a model is loaded. All keys are the family's; see sie_triton.models.families.Options.
-
-    OF_BOTH are defaults for the same runtime options.
-    """
+class Extensible(BaseModel):
+    """Options with further keys, which are the family's or SIE's."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     @property
     def own(self) -> dict[str, Any]:
-        """Options in the file that belong to the family, or to SIE."""
+        """The further keys of the file, with their values."""
         return self.__pydantic_extra__ or {}
+
+
+class LoadtimeOptions(Extensible):
+    """Options that apply when a model is loaded; see sie_triton.models.families.Options.
+
+    OF_BOTH are defaults for the same runtime options.
+    """
 
 
 def check_template(template: str) -> str:
@@ -59,13 +63,11 @@ def check_template(template: str) -> str:
 Template = Annotated[str, AfterValidator(check_template)]
 
 
-class RuntimeOptions(BaseModel):
-    """Options that apply to requests. Other keys are options or request parameters of the family.
+class RuntimeOptions(Extensible):
+    """Options that apply to requests. Further keys are options or request parameters of the family.
 
     `output_similarity` only informs readers of the file.
     """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
     normalize: bool | None = None
     muvera: MuveraOptions | None = None
@@ -77,11 +79,6 @@ class RuntimeOptions(BaseModel):
     instruction: str | None = None
     max_seq_length: PositiveInt | None = None
     lora_id: str | None = None
-
-    @property
-    def own(self) -> dict[str, Any]:
-        """Options in the file that belong to the family."""
-        return self.__pydantic_extra__ or {}
 
 
 class AdapterOptions(Frozen):

@@ -94,7 +94,7 @@ def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
 
 
 def _runtime(found: Recognised) -> Mapping[str, Any]:
-    """Return the runtime options that the checkpoint's files imply: defaults for what a request leaves out.
+    """Return the runtime options that the checkpoint's files imply: defaults for the parameters that a request omits.
 
     A request's instruction replaces the checkpoint's query prompt. Prompts of other texts are not turned into a
     doc_template, because a doc_template also applies to texts without a role, and regardless of the instruction.

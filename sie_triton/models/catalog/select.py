@@ -38,7 +38,7 @@ def select(
     """Return the models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
 
     Without `names`, a model is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
-    patterns. The models to preload are served beside these. Small files of a hub id come from the cache `cluster`, else
+    patterns. The models to preload are served in addition. Small files of a hub id come from the cache `cluster`, else
     from the hub. CatalogError if a name is not found, saying where it was looked for, or if two named models conflict.
     Model files of `models_dir` that cannot be served are left out and reported as problems.
     """

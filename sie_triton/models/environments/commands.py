@@ -15,7 +15,7 @@ from sie_triton.system.printing import Console, say
 
 
 def add(environments: Path, name: str, packages: Sequence[str], python: str) -> None:
-    """Create an environment and show pip's progress: beside a spinner on a terminal, otherwise line by line."""
+    """Create an environment and show pip's progress: next to a spinner on a terminal, otherwise line by line."""
     console = Console(stderr=True)
     text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False)
     with Progress(SpinnerColumn(), TimeElapsedColumn(), text, console=console, transient=True) as progress:

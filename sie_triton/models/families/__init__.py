@@ -18,9 +18,8 @@ from sie_triton.contract.extension import class_named
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import Engine, Overflow
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
-from sie_triton.models.families.answers import difference, sampled
+from sie_triton.models.families.answers import check_dims, difference, sampled
 from sie_triton.models.families.base import Adapter, Family, Options, Recognised
-from sie_triton.models.families.dims import check_dims
 from sie_triton.models.inputs import Processor
 
 __all__ = [
@@ -148,7 +147,7 @@ def _in_our_words(adapter_path: str) -> str:
 
 
 def model_of(spec: ModelSpec) -> Model:
-    """Return what verbs need to know of a model."""
+    """Return the description of a model that verbs read."""
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}

@@ -1,4 +1,4 @@
-"""A model's answers to random items, compared before and after a change of how it computes them."""
+"""A model's answers to random items: compared before and after a change of how it computes them, and with its file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from sie_triton.contract import VERBS, Batch, Model, Ragged, Rows
 from sie_triton.contract.arrays import Floats
-from sie_triton.contract.tensors import INPUT_IDS, SPARSE_VALUES, Tensor
+from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, SPARSE_VALUES, Tensor
+from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Adapter, Family
 
 # Lengths of the items, in the unit of the first feature.
@@ -143,3 +144,28 @@ def sparse_cosines(before: Keyed, after: Keyed) -> npt.NDArray[np.float64]:
     is_there = (left > 0) | (right > 0)
     cosines: npt.NDArray[np.float64] = products[is_there] / np.sqrt(np.maximum(left * right, 1e-30)[is_there])
     return cosines
+
+
+def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
+    """Run a few short items; raise LoadError naming both numbers if an output has another size."""
+    batch = sampled(model, family, adapter, [2, 2])
+    rows = adapter.forward(batch)
+    for tensor in model.tensors(batch.outputs):
+        check_declared(tensor, rows)
+    for name in sorted(batch.outputs):
+        shown = rows[model.outputs[name].tensors[0].name].shape[1:] if name in model.outputs else ()
+        found = adapter.dims.get(name, shown[-1] if shown else None)
+        said = model.spec.dims.get(name)
+        if None not in (found, said) and found != said:
+            message = f"tasks.encode.{name}.dim: the model file says {said}, but the weights give {found}"
+            raise LoadError(message, "unsupported")
+
+
+def check_declared(tensor: Tensor, rows: Rows) -> None:
+    """Raise LoadError if a tensor has another type; otherwise Triton would blame the client."""
+    wanted = (np.dtype(NUMPY_DTYPES[tensor.dtype]), len(tensor.dims))
+    array = rows.get(tensor.name)
+    if array is None or (array.dtype, array.ndim) != wanted:
+        found = "nothing" if array is None else f"{array.dtype} of {array.ndim} dimensions"
+        message = f"output {tensor.name}: the family returns {found}, but declares {wanted[0]} of {wanted[1]}"
+        raise LoadError(message, "unsupported")

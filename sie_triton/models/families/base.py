@@ -56,7 +56,7 @@ class Recognised:
 
 
 class Adapter(ABC):
-    """A loaded model, in the worker. Each lane calls `forward` from a thread of its own.
+    """A loaded model, in the worker. Each lane calls `forward` from its own thread.
 
     `limits` are the largest values of integer features, by name. `dims` are the sizes of outputs whose tensors do not
     show them.

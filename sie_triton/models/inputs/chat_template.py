@@ -99,7 +99,7 @@ class TemplateProcess:
 
 
 def _exchange(process: "subprocess.Popen[bytes]", order: bytes, seconds: float) -> bytes:
-    """Return the line with which a process answers; empty if it takes more than `seconds`, or ends by itself.
+    """Return the line with which a process answers; empty if it takes more than `seconds`, or if it ends early.
 
     Raise OSError if the system has killed it: when memory is short, such processes are the first.
     """

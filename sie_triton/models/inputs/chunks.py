@@ -49,15 +49,11 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class Atoms:
-    """Parts of a text that no chunk cuts: a token, or several that share a character, and what has no token after it.
+    """Parts of a text that no chunk cuts: tokens, several together if they share a character, and what has no token."""
 
-    `starts` [n + 1] are code points, the last one the end of the text; `before` [n + 1] is the number of tokens before
-    each; `words` are the indices of those that begin after white space.
-    """
-
-    starts: Array
-    before: Array
-    words: Array
+    starts: Array  # [n + 1] code points, the last one the end of the text
+    before: Array  # [n + 1] number of tokens before each
+    words: Array  # indices of those that begin after white space
 
     @classmethod
     def of(cls, tokenizer: tokenizers.Tokenizer, text: str) -> "Atoms":

@@ -175,7 +175,7 @@ def peak_bytes(image: "Image", where: str, max_pixels: int) -> int:
 
 
 def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
-    """Memory for one TIFF tile or strip besides the image: the block, and its compressed form or a copy."""
+    """Memory for one TIFF tile or strip in addition to the image: the block, and its compressed form or a copy."""
     tags = getattr(image, "tag_v2", None)
     if image.format != "TIFF" or tags is None:
         return 0

@@ -70,7 +70,6 @@ def to_tensors(features: Features, declared: Sequence[Tensor]) -> Rows:
 
 
 def from_tensors(sent: Rows, declared: Sequence[Tensor]) -> Features:
-    """Return the features in the tensors of `to_tensors`."""
     return {
         tensor.name: Ragged(sent[tensor.name], sent[tensor.lengths] if tensor.lengths else None) for tensor in declared
     }

@@ -1,4 +1,4 @@
-"""Limits of texts before they are tokenized: their length, and what the tokenizer's normalizers make of them."""
+"""Limits of texts before they are tokenized: their length, before and after the tokenizer's normalizers."""
 
 import json
 from collections.abc import Iterable

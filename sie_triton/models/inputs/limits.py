@@ -1,4 +1,4 @@
-"""Limits of what a request may have read: texts, images, sounds, documents, conversations.
+"""Limits of the inputs of a request: texts, images, sounds, documents, conversations.
 
 Those that an operator sets are in `settings/`; these are beyond all real inputs.
 """

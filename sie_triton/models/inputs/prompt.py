@@ -1,4 +1,4 @@
-"""Prompts: what is put around a text before it is tokenized."""
+"""Prompts, which are put around a text before it is tokenized."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ class Filling:
 
 
 class RoleTokenizer(TextTokenizer):
-    """A tokenizer for queries beside that for all other texts, which count as documents."""
+    """A tokenizer for queries and one for all other texts, which count as documents."""
 
     has_roles = True
 

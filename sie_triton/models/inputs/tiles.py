@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 
 
 class Tiles(NamedTuple):
-    """Tiles of an image, uint8 [tiles, side, side, 3], row by row, and a smaller copy of it last.
+    """Tiles of an image."""
 
-    `rows` of tiles; 0: the image has one tile, and no copy.
-    """
-
-    pixels: Bytes
-    rows: int
+    pixels: Bytes  # [tiles, side, side, 3], row by row, and last a smaller copy of the image
+    rows: int  # of tiles; 0: one tile, and no copy
 
 
 def tiled(image: "Image", plan: TilePlan) -> Tiles:

@@ -92,7 +92,7 @@ class TextTokenizer(Processor):
         return {**features, PROMPT_TOKENS.name: Ragged(np.array([kept_out] * len(lengths), np.int32))}
 
     def question(self, query: str, instruction: str | None) -> Question:
-        """Return what the model reads together with each text that is scored against `query`.
+        """Return the prompt that the model reads with each text that is scored against `query`.
 
         `instruction` None: the model's own. A part may be left out if `encode` would cut it anyway.
         """
@@ -190,7 +190,7 @@ def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: b
 
 
 def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """Open tokenizer.json, and try it on a text or a pair. Raise LoadError if that fails."""
+    """Open tokenizer.json without its padding, and try it on a text or a pair. Raise LoadError if that fails."""
     _check_allowed(directory)
     path = directory / TOKENIZER
     if not has_file(path):

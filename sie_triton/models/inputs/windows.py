@@ -33,17 +33,14 @@ class TextWindow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """Special tokens before, between and after the texts of a tokenizer, each as token ids and token type ids.
+class SpecialTokens:
+    """Special tokens before, between and after the texts of a tokenizer."""
 
-    `types` are the token type ids of the texts themselves.
-    """
-
-    special: tuple[tuple[Ints, Ints], ...]
-    types: tuple[int, ...]
+    special: tuple[tuple[Ints, Ints], ...]  # token ids and token type ids
+    types: tuple[int, ...]  # token type ids of the texts themselves
 
     @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer, *, pairs: bool) -> "Around":
+    def of(cls, tokenizer: tokenizers.Tokenizer, *, pairs: bool) -> "SpecialTokens":
         """Find the special tokens of a tokenizer. Raise LoadError if it makes no token of 'a'."""
         encoding = tokenizer.encode("a", "a" if pairs else None)
         ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
@@ -77,7 +74,7 @@ class WindowProcessor(Processor):
     def __init__(self, tokenizer: tokenizers.Tokenizer, max_length: int) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        self._around = Around.of(tokenizer, pairs=self.pairs)
+        self._around = SpecialTokens.of(tokenizer, pairs=self.pairs)
         self._tokenizer = tokenizer
         self._room = max_length - len(self._around)
 

@@ -17,14 +17,7 @@ import tokenizers
 
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.arrays import Ints
-from sie_triton.contract.tensors import (
-    INPUT_IDS,
-    LABEL_THRESHOLDS,
-    LABEL_TOKENS,
-    PIECE,
-    WORD_SPANS,
-    WORD_TOKENS,
-)
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.base import Frame, Processor
 from sie_triton.models.inputs.growth import check_whole

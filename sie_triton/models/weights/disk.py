@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Graphs:
+class CachedGraphs:
     """The directory of a model's graphs."""
 
     directory: Path
@@ -63,7 +63,7 @@ class DiskCache:
         return cls(hub_cache(), data, threshold)
 
     def make_room(self, num_bytes: int = 0) -> list[str]:
-        """Remove entries until `num_bytes` more fit below the threshold; return the names of what was removed.
+        """Remove entries until `num_bytes` more fit below the threshold; return the names of the removed entries.
 
         If everything else is in use, was used just now, or is not ours, the disk stays fuller than that.
         """
@@ -85,9 +85,9 @@ class DiskCache:
         usage = self.usage(self.weights)
         return bool(usage.used + num_bytes <= (usage.used + usage.free) * self.threshold_percent / 100)
 
-    def _removable(self) -> Sequence[Entry | Conversion | Graphs]:
-        """Return what may be removed, least recently used first."""
-        found: list[Entry | Conversion | Graphs] = [*entries(self.weights)]
+    def _removable(self) -> Sequence[Entry | Conversion | CachedGraphs]:
+        """Return the entries that may be removed, least recently used first."""
+        found: list[Entry | Conversion | CachedGraphs] = [*entries(self.weights)]
         if self.data.is_dir() and self.data.stat().st_dev == self.weights.stat().st_dev:
             found += conversions(self.data / "converted")
             found += _graphs(self.data / "graphs")
@@ -96,12 +96,12 @@ class DiskCache:
         return [entry for used, _, entry in sorted(dated, key=lambda each: each[:2]) if used < recent]
 
 
-def _graphs(home: Path) -> Iterator[Graphs]:
+def _graphs(home: Path) -> Iterator[CachedGraphs]:
     for path in sorted(home.glob("*/")):
         with suppress(OSError):
             used = last_use(record_beside(path))
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            yield Graphs(path, size, path.stat().st_mtime if used is None else used)
+            yield CachedGraphs(path, size, path.stat().st_mtime if used is None else used)
 
 
 @contextmanager

@@ -18,14 +18,7 @@ from typing import Any
 from sie_triton.checkpoints.files import inside
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.cluster import Cluster
-from sie_triton.models.weights.local_cache import (
-    home_of,
-    hub_cache,
-    is_complete,
-    keep_names,
-    known_names,
-    listing,
-)
+from sie_triton.models.weights.local_cache import home_of, hub_cache, is_complete, keep_names, known_names, listing
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.system.host.files import write_atomically
 
@@ -68,7 +61,7 @@ class Snapshot:
 def snapshot(reference: str, *, allow_hub: bool, cluster: str = "", pin: Path | None = None) -> Snapshot:
     """Resolve `reference` to a commit; with a file `pin`, to the commit that the first caller with that file got.
 
-    LoadError says why that is impossible and what to do.
+    LoadError gives the reason and the remedy.
     """
     repo, _, revision = reference.partition("@")
     if pin is None:

@@ -1,4 +1,4 @@
-"""Convert errors of the model hub and of the network to LoadErrors that say what to do."""
+"""Convert errors of the model hub and of the network to LoadErrors with a remedy."""
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (

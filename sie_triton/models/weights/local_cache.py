@@ -1,4 +1,4 @@
-"""The local cache of weights, in huggingface_hub's layout: where it is, and what is known about its commits."""
+"""The local cache of weights, in huggingface_hub's layout: its location, and the records of its commits."""
 
 import json
 import os

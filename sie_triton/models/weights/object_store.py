@@ -176,7 +176,7 @@ class AsyncObjectStore:
 
 
 async def _in_time(answer: Awaitable[T], num_bytes: int = 0) -> T:
-    """Return the answer to a call with so many bytes; TimeoutError if it takes too long."""
+    """Return the answer to a call that transfers `num_bytes`; TimeoutError if it takes too long."""
     seconds = ANSWER_S + num_bytes / LEAST_BYTES_PER_S
     try:
         async with asyncio.timeout(seconds):

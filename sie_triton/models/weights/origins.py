@@ -42,7 +42,7 @@ class HubOrigin:
 
     @contextmanager
     def open(self, name: str, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Request a file from byte `start`; give the position of the first byte, `start` or 0, and what follows.
+        """Request a file from byte `start`; give the position of the first byte, `start` or 0, and the bytes from it.
 
         The library's HTTP client sends the token only to the hub's own host.
         """

@@ -43,7 +43,7 @@ ReportProgress = Callable[[str], None]
 
 
 def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[str] = ()) -> list[str]:
-    """Return the pickles among the files `names` that have no safetensors beside them.
+    """Return the pickles among the files `names` that have no safetensors next to them.
 
     `modules` are the directories of the model's modules, `patterns` match further files that its family reads.
 
@@ -77,7 +77,7 @@ def without_pickles(
     """Return a directory below `cache` with the files of `directory` that match `wanted`, and `names` converted.
 
     `report_progress` is called periodically with a line of progress, and may raise to stop. LoadError says why a file
-    cannot be converted. `disk` makes room for what is converted, and `uses` holds the result.
+    cannot be converted. `disk` makes room for the conversions, and `uses` holds the result.
     """
     try:
         home = private_directory(cache)

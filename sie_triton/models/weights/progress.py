@@ -2,7 +2,7 @@
 
 
 class ProgressLine(str):
-    """A line of progress, with the bytes that it tells of; `total` is 0 until it is known."""
+    """A line of progress, with its numbers of bytes; `total` is 0 until it is known."""
 
     done: int
     total: int

@@ -1,7 +1,7 @@
-"""Records of use: what is in use is never removed from a disk, and what was unused longest goes first.
+"""Records of use: files in use are never removed from a disk, and the least recently used are removed first.
 
-A record is an empty file beside what it stands for. Its modification time is the last use. A process that uses the
-files holds a shared lock on the record; the kernel releases it when the process ends, however it ends.
+A record is an empty file next to the directory that it stands for. Its modification time is the last use. A process
+that uses the files holds a shared lock on the record; the kernel releases it when the process ends, however it ends.
 """
 
 import fcntl

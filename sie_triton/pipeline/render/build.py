@@ -82,7 +82,6 @@ def spec_of(model: ModelConfig, runtime: Runtime) -> ModelSpec:
 
 
 def rendered(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
-    """Return the models with ensembles."""
     return [spec for spec in specs if not spec.is_forwarded]
 
 

@@ -118,7 +118,7 @@ def _entry(verb: Verb, tensor: Tensor) -> Tensor:
 
 
 def _asked(model: Model) -> list[Tensor]:
-    """Return what preprocess sends to inference: a message, and the large features beside it."""
+    """Return the tensors that preprocess sends to inference: a message, and the large features."""
     return [MESSAGE, *(tensor for tensor in model.features if tensor.is_large)]
 
 
@@ -133,7 +133,6 @@ def _dims(model: Model, verb: Verb) -> dict[str, int]:
 
 
 def to_text(config: ModelConfig) -> str:
-    """Return the contents of config.pbtxt."""
     text: str = text_format.MessageToString(config)
     return text
 

@@ -20,8 +20,8 @@ class Background:
 
     Any thread may submit. A thread starts when a job finds none idle, up to `num_threads`, and ends once it was idle
     for `idle_s` seconds. An exception of a step ends its job, and is passed to that job's `failed`, on the same thread.
-    `fault()` is called if a thread itself fails, and the thread goes on. `close` waits for the threads, so no step may
-    call it.
+    `fault()` is called if a thread itself fails, and the thread continues. `close` waits for the threads, so no step
+    may call it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Background:
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish what was submitted, then end the threads."""
+        """Finish the submitted jobs, then end the threads."""
         with self._changed:
             self._closed = True
             threads = [*self._threads]

@@ -29,7 +29,7 @@ def wants_copy(
 
 
 def is_idle(now_ns: int, *, last_pass_ns: int, num_passes: int, limits: CopyLimits = CopyLimits()) -> bool:
-    """Return whether a copy has had no pass for so long that it goes; `num_passes` run now.
+    """Return whether a copy has been without a pass for `idle_s`, after which it ends; `num_passes` run now.
 
     >>> [is_idle(now * 1_000_000_000, last_pass_ns=0, num_passes=0) for now in (59, 60)]
     [False, True]

@@ -51,25 +51,21 @@ COST_FUNCTIONS: Mapping[str, Callable[[Ints], npt.NDArray[np.int64]]] = {
 class Job:
     """A request that waits for the device.
 
-    `costs`: one per item, in the model's unit. `deadline_ns`, and `ran`, (start, end) of each forward pass, are
-    monotonic nanoseconds. `wanted`: the output types that the forward pass must compute; `options`: the parameters that
-    the family reads there. `lora`: the worker's name of the LoRA adapter of the items; empty: none. `spans`: the tokens
-    of each row of each item, where an item has a row for each of its chunks; empty: one row an item. The owner of the
-    job writes the fields: first the stage, then one lane at a time, under the stage's lock.
+    The owner of the job writes the fields: first the stage, then one lane at a time, under the stage's lock.
     """
 
     features: Features
     is_query: Sequence[bool]
-    costs: Sequence[int]
-    wanted: frozenset[str] = frozenset()
-    deadline_ns: int = NEVER
-    options: Mapping[str, ParameterValue] | None = None
-    lora: str = ""
-    spans: Sequence[Spans] = ()
+    costs: Sequence[int]  # one per item, in the model's unit
+    wanted: frozenset[str] = frozenset()  # output types that the forward pass must compute
+    deadline_ns: int = NEVER  # monotonic
+    options: Mapping[str, ParameterValue] | None = None  # parameters that the family reads in the forward pass
+    lora: str = ""  # the worker's name of the items' LoRA adapter; empty: none
+    spans: Sequence[Spans] = ()  # of items with a row for each chunk: the tokens of each row; empty: one row an item
     is_bulk: bool = False
     rows: list[Rows] = field(default_factory=list)
     error: SIEError | None = None
-    ran: list[tuple[int, int]] = field(default_factory=list)
+    ran: list[tuple[int, int]] = field(default_factory=list)  # start and end of each forward pass, in monotonic ns
     num_items: int = field(init=False)
     num_missing: int = field(init=False)
     _bounds: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
@@ -110,7 +106,6 @@ def cost(job_item: JobItem[J]) -> int:
 
 
 def items_of(jobs: Iterable[J]) -> list[JobItem[J]]:
-    """Return all items of `jobs`, in their order."""
     return [(job, item) for job in jobs for item in range(job.num_items)]
 
 
@@ -119,7 +114,6 @@ def total_cost(items: SubBatch[J]) -> int:
 
 
 def pack(items: SubBatch[J]) -> Batch:
-    """Pack the items of a sub-batch into a batch."""
     first = items[0][0]
     is_query, options, loras = [], [], []
     wanted, deadline_ns = first.wanted, first.deadline_ns

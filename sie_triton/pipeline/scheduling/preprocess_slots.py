@@ -15,7 +15,7 @@ BULK_TURN, IMAGE_TURN, DRAWING_TURN = range(3)
 SLOTS, IMAGE_SLOTS, DRAWING_SLOTS = 1 << 10, 2 << 10, 3 << 10
 
 
-class Kind:
+class SlotKind:
     """Slots of one kind: `most` for each process, which serves one model, and one more, so that none holds all."""
 
     def __init__(self, file: LockFile, turn: int, start: int, most: int) -> None:
@@ -31,8 +31,8 @@ class Kind:
 class Slots:
     """The slots in `file`, which all preprocess processes of a server share. Any thread may call the methods.
 
-    `num_workers` steps of a process run at once. Of these, `num_image_workers` at most prepare images or sounds. Half
-    as many pages of PDFs are drawn at once besides, by processes of their own.
+    `num_workers` steps of a process run at once. Of these, `num_image_workers` at most prepare images or sounds. In
+    addition, half as many pages of PDFs are drawn at once, by separate processes.
     """
 
     def __init__(self, file: LockFile, num_workers: int, num_image_workers: int) -> None:
@@ -40,9 +40,9 @@ class Slots:
         self.num_workers = num_workers
         self.num_images = min(num_image_workers, num_workers)
         self.num_drawing = max(1, num_image_workers // 2)
-        self._bulk = Kind(file, BULK_TURN, SLOTS, num_workers)
-        self._images = Kind(file, IMAGE_TURN, IMAGE_SLOTS, self.num_images)
-        self._drawing = Kind(file, DRAWING_TURN, DRAWING_SLOTS, self.num_drawing)
+        self._bulk = SlotKind(file, BULK_TURN, SLOTS, num_workers)
+        self._images = SlotKind(file, IMAGE_TURN, IMAGE_SLOTS, self.num_images)
+        self._drawing = SlotKind(file, DRAWING_TURN, DRAWING_SLOTS, self.num_drawing)
 
     @property
     def num_taken(self) -> int:

@@ -47,7 +47,7 @@ class Scheduler(Generic[J]):
 
     Holds the waiting work, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)` in
     parallel, with the number of CPU threads that it may use. After an exception of `run` the lane calls `fault()` and
-    goes on, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE. The items of a
+    continues, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE. The items of a
     sub-batch are those of at most `max_requests` requests. Each of `num_workers` has `num_lanes` lanes. Since
     `crowded_since_ns` more work has waited than run, whenever a lane had taken some; 0 if that is not so.
     """
@@ -101,7 +101,7 @@ class Scheduler(Generic[J]):
         return self.num_lanes * self.num_workers
 
     def use_workers(self, num_workers: int) -> None:
-        """Use the lanes of so many workers. Of fewer than before, lanes end once they have run what they run.
+        """Use the lanes of `num_workers` workers. Surplus lanes end after their current sub-batch.
 
         Raise BusyError, and change nothing, if the system starts no thread now.
         """

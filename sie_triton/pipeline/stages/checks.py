@@ -1,4 +1,4 @@
-"""Checks of what another package's processor or adapter has made: shapes, lengths and ranges."""
+"""Checks of the output of another package's processor or adapter: shapes, lengths and ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -25,34 +25,25 @@ from sie_triton.system.telemetry.trace import Trace
 
 @dataclass(slots=True)
 class Context:
-    """The context of one request. Times are monotonic, in nanoseconds.
-
-    `options`: the checked parameters that later steps read, over those of the profile. `call`: the token of the door's
-    call, see records.calls; it may be empty. `num_items`: number of items, where each page of a PDF, and each chunk of
-    a text, counts as one. `pages`: for each item sent, the page numbers that were read, none if it is not a PDF; empty
-    if no item is a PDF. `chunks`: item sent, start and end of each chunk, and first and last token if the text is read
-    whole; empty if the request does not split texts.
-    `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the wait while it was busy with other
-    work, `batch_wait_ns` the wait while it was idle, `loading_ns` the wait while the model was loaded. `truncated`:
-    indices of the items of which the model reads only the beginning.
-    """
+    """The context of one request. Times are monotonic, in nanoseconds. Inference adds the durations."""
 
     verb: Verb
-    options: dict[str, Any]
+    options: dict[str, Any]  # checked parameters that later steps read, over those of the profile
     id: str = ""
     trace: str = ""
-    call: str = ""
-    num_items: int = 0
+    call: str = ""  # token of the door's call, see records.calls; may be empty
+    num_items: int = 0  # each page of a PDF, and each chunk of a text, counts as one
     arrived_ns: int = 0
     deadline_ns: int = NEVER
     preprocessed_ns: int = 0
-    ticket: int = 0
-    queue_ns: int = 0
-    batch_wait_ns: int = 0
+    ticket: int = 0  # ascending number of the request, see records.request_limit
+    queue_ns: int = 0  # wait while inference was busy with other work
+    batch_wait_ns: int = 0  # wait while it was idle
     inference_ns: int = 0
-    loading_ns: int = 0
-    pages: list[list[int]] = field(default_factory=list)
-    truncated: list[int] = field(default_factory=list)
+    loading_ns: int = 0  # wait for the model to load
+    pages: list[list[int]] = field(default_factory=list)  # numbers of the pages read of each item; empty: no PDFs
+    truncated: list[int] = field(default_factory=list)  # indices of items of which the model reads only the beginning
+    # Item sent, start and end of each chunk, and its first and last token if the text is read whole; empty: not split.
     chunks: list[list[int]] = field(default_factory=list)
 
     @property
@@ -60,7 +51,7 @@ class Context:
         return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
 
     def fields(self) -> Sequence[Any]:
-        """Return what `of` makes an equal context of."""
+        """Return the values from which `of` makes an equal context."""
         return (self.verb.name, *OTHERS(self))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The copies of a busy model: more workers of its inference process, each on a device of its own.
+"""The copies of a busy model: more workers of its inference process, each on another device.
 
 The process asks for a copy in a record of its own (`records/status.py`), the controller grants it where there is room,
 and takes it back first when memory is short. An item is computed the same by each worker.
@@ -45,7 +45,7 @@ class Copy:
         self.fields["device_bytes"] = device_bytes
 
     def close(self) -> None:
-        """End its worker, and remove what the controller reads. No thread may be in `forward` of a living worker."""
+        """End its worker, and remove its record and its answer. No thread may be in `forward` of a living worker."""
         if self.worker is not None:
             self.worker.close()
         self.forget()

@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 
 Batched = SubBatch[InferenceJob]
 
-NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or send shorter items"
-
 
 class Inference(ColdStage[WorkerHandle]):
     """Holds the worker, which the first request loads, its copies, the scheduler of all lanes, and every request.
@@ -249,7 +247,8 @@ class Inference(ColdStage[WorkerHandle]):
         except MemoryError:
             costs = list(map(cost, items))
             log.warning("out of memory with %d items, a cost of %d at once", len(items), sum(costs))
-            return OutOfMemory(NO_MEMORY.format(max(costs)))
+            problem = f"the device has no memory for an item that costs {max(costs)}"
+            return OutOfMemory(f"{problem}; retry later, or send shorter items")
         except Exception as exc:
             return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
 
@@ -305,12 +304,12 @@ class Inference(ColdStage[WorkerHandle]):
             self._note(worker.loaded)
             self._loras.restore(worker)
         self._copies.start()
-        for log in (self._busy, self._loads):
-            log.add(started, monotonic_ns())
+        for each in (self._busy, self._loads):
+            each.add(started, monotonic_ns())
         return worker
 
     def _note(self, loaded: Loaded) -> None:
-        """Take over what a worker has measured while it loaded."""
+        """Take over the measurements that a worker made while it loaded."""
         if loaded.sub_batch_cost:
             at_once = loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))

@@ -78,17 +78,13 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class InferenceJob(Job):
-    """The job of one request. `lengths`: of its items, int32. `computed`: the tensors that its verb has made from the
-    rows, once these are complete. `batches`: its forward passes, if its trace is recorded.
-
-    The lane that completes the job writes `computed`.
-    """
+    """The job of one request. The lane that completes the job writes `computed`."""
 
     request: OpenRequest
     context: Context
-    lengths: Ints
-    computed: Rows = field(default_factory=dict)
-    batches: list["Passed"] = field(default_factory=list)
+    lengths: Ints  # of its items, int32
+    computed: Rows = field(default_factory=dict)  # the tensors that the verb makes of the rows, once all are there
+    batches: list["Passed"] = field(default_factory=list)  # its forward passes, if its trace is recorded
 
     def defer(self) -> None:
         """Defer the request. Raise BusyError if there is no thread for its deadline."""
@@ -96,7 +92,7 @@ class InferenceJob(Job):
 
     @property
     def row_lengths(self) -> Ints:
-        """Lengths of what the rows stand for: the items, or parts of them."""
+        """Number of tokens that each row stands for: those of an item, or of a part of it."""
         of_spans = [last - first for own in self.spans for first, last in own]
         return np.array(of_spans, np.int32) if of_spans else self.lengths
 
@@ -202,7 +198,7 @@ ENDED_TWICE = "inference: the worker process ended twice while it computed this 
 
 
 class Quarantine:
-    """Refuses requests that have ended two workers, by hashes of what a pass reads. Any thread may call it."""
+    """Refuses requests that have ended two workers, by hashes of their features and parameters. Thread-safe."""
 
     def __init__(self, limits: StageLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits, self._clock, self._lock = limits, clock, Lock()

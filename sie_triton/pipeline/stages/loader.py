@@ -38,7 +38,7 @@ class Loader:
     The loading thread calls `order` and then `start`: the background thread, Triton's thread at start-up, or the thread
     that has found a worker dead. `died` is called, on a thread of the worker object, when a loaded worker ends. No
     worker starts once `closing` is set. LoadError says why the weights were not loaded. An exception of `check` in
-    `start` ends the worker and goes on to the caller.
+    `start` ends the worker and propagates to the caller.
     """
 
     def __init__(

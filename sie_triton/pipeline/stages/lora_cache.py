@@ -22,11 +22,7 @@ from sie_triton.system.telemetry.spans import event
 
 @dataclass(slots=True, eq=False)
 class CachedLora:
-    """A LoRA adapter and its jobs.
-
-    `users`: unanswered jobs that were passed to the scheduler; `waiting`: jobs that were not. While the adapter is
-    `leaving`, no further job is passed on. `uses` keeps its files on the disk, for the worker after this one.
-    """
+    """A LoRA adapter and its jobs."""
 
     name: str
     source: str
@@ -36,11 +32,11 @@ class CachedLora:
     last_used_ns: int = field(default_factory=monotonic_ns)
     failure: LoadError | None = None
     retry_at: float = 0.0
-    leaving: bool = False
+    leaving: bool = False  # no further job is passed to the scheduler
     num_running: int = 0
-    waiting: list[InferenceJob] = field(default_factory=list)
-    users: set[InferenceJob] = field(default_factory=set)
-    uses: Uses = field(default_factory=Uses)
+    waiting: list[InferenceJob] = field(default_factory=list)  # that were not passed to the scheduler
+    users: set[InferenceJob] = field(default_factory=set)  # unanswered jobs that were
+    uses: Uses = field(default_factory=Uses)  # keeps its files on the disk, for the worker after this one
 
     def as_record(self) -> Lora:
         return Lora(
@@ -96,53 +92,53 @@ class LoraCache:
     def ready(self, jobs: Sequence[InferenceJob]) -> list[InferenceJob]:
         """Return the jobs that can run. The others have failed, or are deferred and wait."""
         ready = []
-        for work in jobs:
+        for job in jobs:
             try:
-                if self.take(work):
-                    ready.append(work)
+                if self.take(job):
+                    ready.append(job)
                     continue
             except SIEError as exc:
-                work.request.answer(exc)
+                job.request.answer(exc)
                 continue
-            work.defer()
-            self.wait(work)
+            job.defer()
+            self.wait(job)
         return ready
 
-    def take(self, work: InferenceJob) -> bool:
-        """False if `work` must `wait`. LoadError if its adapter has failed recently, LoraLoading if too many wait."""
-        if not work.lora:
+    def take(self, job: InferenceJob) -> bool:
+        """False if `job` must `wait`. LoadError if its adapter has failed recently, LoraLoading if too many wait."""
+        if not job.lora:
             return True
         with self._changed:
-            each = self._known.get(work.lora)
+            each = self._known.get(job.lora)
             if each is None:
                 return False
             if each.state == FAILED and each.failure is not None and monotonic() < each.retry_at:
                 raise each.failure
             if each.state == RESIDENT and not each.leaving:
-                each.name = work.lora_name
-                self._use(each, [work])
+                each.name = job.lora_name
+                self._use(each, [job])
                 return True
             if len(each.waiting) >= (most := self._limits.num_waiting_for_lora):
-                raise LoraLoading(f"lora {work.lora_name}: is being loaded, and {most} requests wait; retry")
+                raise LoraLoading(f"lora {job.lora_name}: is being loaded, and {most} requests wait; retry")
             return False
 
-    def wait(self, work: InferenceJob) -> None:
+    def wait(self, job: InferenceJob) -> None:
         """Queue a deferred job for which `take` returned False, and load its adapter if needed."""
         with self._changed:
-            each = self._known.get(work.lora)
+            each = self._known.get(job.lora)
             is_new = each is None or each.state == FAILED
             if each is None or is_new:
-                each = self._known[work.lora] = CachedLora(work.lora_name, work.lora)
-            each.name, each.last_used_ns = work.lora_name, monotonic_ns()
+                each = self._known[job.lora] = CachedLora(job.lora_name, job.lora)
+            each.name, each.last_used_ns = job.lora_name, monotonic_ns()
             is_here = each.state == RESIDENT and not each.leaving
             if is_here:
-                self._use(each, [work])
+                self._use(each, [job])
             else:
-                each.waiting.append(work)
+                each.waiting.append(job)
             if is_new:
                 self._loaders.submit(self._load, each)
         if is_here:
-            self._submit([work])
+            self._submit([job])
 
     @contextmanager
     def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
@@ -250,7 +246,7 @@ class LoraCache:
         with suppress(BusyError):  # the next load starts it
             self._sweep.start()
         log.info("lora %s: loaded, %d bytes", each.name, done.num_bytes)
-        self._submit([work for work in waiting if self._is_wanted(work)])
+        self._submit([job for job in waiting if self._is_wanted(job)])
 
     def _place_in(self, copy: WorkerHandle, each: CachedLora) -> None:
         """Load an adapter into a copy, which ends if it cannot: a pass must be the same on each."""
@@ -291,8 +287,8 @@ class LoraCache:
     def _is_used(self, each: CachedLora) -> bool:
         return each.is_used(self._is_wanted)
 
-    def _is_wanted(self, work: InferenceJob) -> bool:
-        return work.request.is_open if work.request.is_deferred else not work.is_done
+    def _is_wanted(self, job: InferenceJob) -> bool:
+        return job.request.is_open if job.request.is_deferred else not job.is_done
 
     def _use(self, each: CachedLora, jobs: Sequence[InferenceJob]) -> None:
         each.users.update(jobs)
@@ -324,8 +320,8 @@ class LoraCache:
             waiting, each.waiting = each.waiting, []
             for old in [old for old in self._known.values() if old.state == FAILED and old.retry_at < monotonic()]:
                 self._forget(old)
-        for work in waiting:
-            work.request.answer(told)
+        for job in waiting:
+            job.request.answer(told)
 
     def _worker_now(self) -> WorkerHandle:
         with self._changed:

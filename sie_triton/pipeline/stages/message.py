@@ -7,7 +7,7 @@ preprocess → inference → postprocess
 Each tensor between two steps costs about 27 µs in all processes, so there is one. The head is msgpack: the fields of
 the context, then the name and shape of each array. The head and each array are padded to a multiple of ALIGNMENT.
 The seal covers everything but the floats, of which any value is valid, so no step need check what the previous one has
-sealed. Large tensors, such as images, pass beside the message without a copy; the head has their shapes.
+sealed. Large tensors, such as images, are separate outputs, without a copy; the head has their shapes.
 """
 
 import os
@@ -45,7 +45,7 @@ class Seal:
         self._key = shared_key(directory)
 
     def keyed(self, sender: bytes) -> blake2b:
-        """Return the hash of what a step sends, yet without data. `sender`: name of the step, up to 16 bytes."""
+        """Return a hash object for the messages of a step, without data. `sender`: name of the step, up to 16 bytes."""
         return blake2b(key=self._key, digest_size=SEAL_BYTES, person=sender)
 
 
@@ -70,8 +70,6 @@ PADDING = [bytes(size) for size in range(ALIGNMENT)]
 # A client's id may contain them: JSON can.
 LONE_SURROGATES = "surrogatepass"
 
-Shape = tuple[str, Sequence[int]]
-
 
 class Messages:
     """Writes and reads the messages of the step `sender`, with `tensors` of the contract. Thread-safe."""
@@ -93,13 +91,13 @@ class Messages:
 
     @classmethod
     def from_inference(cls, model: Model, seal: Seal) -> "Messages":
-        """Return those with what the model has computed, and the lengths of the items."""
+        """Return those with the computed tensors, and the lengths of the items."""
         forwarded = (tensor for task in model.spec.tasks for tensor in VERBS[task].forwarded(model))
         return cls(seal, "inference", [LENGTHS, *forwarded])
 
     def write(self, context: Context, rows: Rows, cost: int = 0) -> Outputs:
         """Return a step's outputs for the next step, in the contract's dtypes."""
-        shapes: list[Shape] = []
+        shapes: list[tuple[str, Sequence[int]]] = []
         integers: list[memoryview | bytes] = []
         floats: list[memoryview | bytes] = []
         beside: Rows = {}

@@ -50,7 +50,7 @@ class OpenRequest:
     def defer(self, deadline_ns: int, token: str = "") -> None:
         """Let it be answered after `execute`; `token` names its call at the door.
 
-        A request that is deferred or answered stays as it is. Raise BusyError, and do not defer it, if the system
+        Has no effect on a request that is deferred or answered. Raise BusyError, and do not defer it, if the system
         starts no thread for the clock.
         """
         if self.is_open and not self.is_deferred:
@@ -68,7 +68,7 @@ class OpenRequest:
         return is_first
 
     def end_if_unwanted(self, *, asks_triton: bool = True) -> bool:
-        """True if nobody waits for it any more, so that its work must end.
+        """True if no client waits for it any more, so that its work must end.
 
         It was answered, at its deadline for example, its call at the door is over, or Triton reports that its client
         has cancelled it. In the latter two cases this method answers it with Cancelled. Asking Triton takes a round
@@ -145,7 +145,7 @@ class OpenRequests:
         return True
 
     def look_at(self, request: OpenRequest, asks_triton: bool) -> None:
-        """Cancel a deferred request whose client has gone. Holds the lock: Triton crashes if asked during `reply`."""
+        """Cancel a request if its client has disconnected. Holds the lock: Triton crashes if asked during `reply`."""
         with self._changed:
             if not request.is_open:
                 return

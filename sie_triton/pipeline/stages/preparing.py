@@ -65,7 +65,7 @@ class Preparation:
         return any(map(pdf_in, self._elements[: self._num_items]))
 
     def strands(self, most: int) -> Sequence[Iterator[None]]:
-        """Return up to `most` strands, each for a thread of its own. One step of a strand prepares one element."""
+        """Return up to `most` strands, each for a separate thread. One step of a strand prepares one element."""
         num_slow = sum(map(self._processor.is_slow, self._elements))
         self._num_running = max(1, min(most, num_slow))
         return [self._strand() for _ in range(self._num_running)]

@@ -160,7 +160,7 @@ class Preprocess(ColdStage[Processor]):
             return load_processor(shared, directory)
 
     def process(self, loaded: Processor, requests: Sequence[OpenRequest]) -> None:
-        """Answer small requests at once and together; start the others on threads of their own."""
+        """Answer small requests at once and together; start the others on other threads."""
         small: list[ReadRequest] = []
         others: list[ReadRequest] = []
         for request in requests:
@@ -172,7 +172,7 @@ class Preprocess(ColdStage[Processor]):
             self._start(loaded, reading)
 
     def _start(self, processor: Processor, reading: ReadRequest) -> None:
-        """Start the work on a request on threads of its own, and defer it."""
+        """Start the work on a request on other threads, and defer it."""
         request = reading.request
         try:
             request.defer(reading.context.deadline_ns, reading.context.call)
@@ -213,7 +213,7 @@ class Preprocess(ColdStage[Processor]):
         self._slots.close()
 
     def _prepare(self, processor: Processor, reading: ReadRequest) -> None:
-        """Prepare the elements of a request on several threads, while other requests go on."""
+        """Prepare the elements of a request on several threads, while other requests proceed."""
         request = reading.request
 
         def done(parts: RequestParts, pages: Pages) -> None:

@@ -163,7 +163,7 @@ def _replaced(
 def _around(settings: Fields) -> Mapping[str, bool]:
     """Return which special tokens the model's authors want around texts, if transformers 5 ignores their word.
 
-    transformers 4 obeyed these keys in some classes; authors also have classes of their own for them. transformers 5
+    transformers 4 obeyed these keys in some classes; authors also wrote their own classes for them. transformers 5
     ignores them beside tokenizer.json.
     """
     obeys = settings.text("tokenizer_class", "").removesuffix("Fast") in AROUND

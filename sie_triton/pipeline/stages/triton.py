@@ -49,7 +49,7 @@ class TritonRequest:
     """`stages.request.Request` over a pb_utils.InferenceRequest and, once deferred, over its response sender.
 
     `reply` blocks its caller until there is enough shared memory, and sends BusyError if there is none in time.
-    Exceptions of Triton go on to the caller.
+    Exceptions of Triton propagate to the caller.
     """
 
     def __init__(self, request: Any) -> None:

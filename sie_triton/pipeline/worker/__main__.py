@@ -16,19 +16,21 @@ from pathlib import Path
 from threading import Thread
 from time import monotonic
 
-from sie_triton.contract import Batch
+import numpy as np
+
+from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import Engine, open_engine
 from sie_triton.engines.torch.allocator import limit_kept_memory
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called by the fork server
 from sie_triton.engines.torch.openmp import wait_briefly
-from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
+from sie_triton.errors import BusyError, LoadError, ModelError, OutOfMemory, SIEError
 from sie_triton.models.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.models.families.shared.token_pooling import with_pooling
 from sie_triton.models.inputs import kind_of
 from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
-from sie_triton.pipeline.worker.calibration import Calibration, Device, Sampler, calibrate
+from sie_triton.pipeline.worker.calibration import Calibration, MeasuredDevice, Sampler, calibrate
 from sie_triton.pipeline.worker.device_bytes import DeviceBytes
 from sie_triton.pipeline.worker.expected import OF_PASSES, RESIDENT_BYTES
 from sie_triton.pipeline.worker.graphs import Graphs
@@ -45,7 +47,6 @@ from sie_triton.pipeline.worker.messages import (
     WorkersLane,
     WriteTokenizer,
 )
-from sie_triton.pipeline.worker.result_checks import check_finite
 from sie_triton.system.host.device import hide_other_gpus
 from sie_triton.system.processes.confined import limit_resources
 from sie_triton.system.processes.freed_memory import PassReturner, keep_returning
@@ -153,7 +154,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         best = Calibration(limit, 0.0, 0.0)
         if not spec.endpoint:
             with naming_out_of_memory(engine, "a forward pass beside the weights"):
-                device = Device(engine, order.num_lanes)
+                device = MeasuredDevice(engine, order.num_lanes)
                 best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
     engine.free_unused_memory()  # memory of trial passes would count as resident
     num_bytes, is_on_cpu = engine.used_bytes(), engine.device == "cpu"
@@ -279,6 +280,19 @@ def end_if_broken(engine: Engine, error: Exception) -> None:
     if engine.is_broken(error):
         log.error("this worker cannot use its device after that error: the worker ends, and a replacement is started")
         os._exit(1)
+
+
+def check_finite(rows: Rows, batch: Batch) -> None:
+    """Raise ModelError if the model computed NaN or infinity, which quantized vectors would hide.
+
+    Features of `batch` that are passed on were not computed and are not checked: a label without a threshold has NaN.
+    """
+    for name, values in rows.items():
+        if values.dtype.kind == "f" and name not in batch.features and not np.isfinite(values).all():
+            raise ModelError(
+                f"{name}: the model computed numbers that are not finite; if its compute_precision is float16, "
+                "bfloat16 or float32 may help"
+            )
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Sampler:
 
 
 @dataclass(slots=True)
-class Device:
+class MeasuredDevice:
     """The device of `engine`, on which `num_lanes` passes run at once. `was_short`: a pass ran out of memory."""
 
     engine: Engine
@@ -106,20 +106,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The cost at which a sub-batch is most efficient, the cost that one lane then computes per second, and least_s.
-
-    `least_s`: seconds of a lane's shortest pass, over one item of cost 1. `pass_bytes`: main memory that one pass of
-    that cost takes, measured on a CPU.
-    """
+    """The most efficient size of a sub-batch."""
 
     sub_batch_cost: int
-    cost_per_s: float
-    least_s: float
-    pass_bytes: int = 0
+    cost_per_s: float  # that one lane then computes
+    least_s: float  # of a lane's shortest pass, over one item of cost 1
+    pass_bytes: int = 0  # main memory that one pass of that cost takes, measured on a CPU
 
 
 def calibrate(
-    adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: Device
+    adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: MeasuredDevice
 ) -> Calibration:
     """Choose the adapter's faster path, if it has two, and find the size of a sub-batch.
 
@@ -153,7 +149,7 @@ def measure(
     forward: Callable[[Batch], object],
     sampler: Sampler,
     max_cost: int,
-    device: Device,
+    device: MeasuredDevice,
     limits: WorkerLimits = WorkerLimits(),
 ) -> dict[int, float]:
     """Map the cost of a sub-batch to the cost per second, including `around_pass_s` of overhead.
@@ -186,7 +182,7 @@ def choose(rates: dict[int, float]) -> int:
     return min(size for size, rate in rates.items() if rate >= GOOD_ENOUGH * max(rates.values()))
 
 
-def faster_path(adapter: Adapter, batch: Batch, device: Device) -> str:
+def faster_path(adapter: Adapter, batch: Batch, device: MeasuredDevice) -> str:
     """Return the usual path, unless another is faster by more than chance.
 
     Padded sub-batches can win where attention has no kernel for items of varying length.

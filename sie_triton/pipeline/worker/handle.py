@@ -211,21 +211,19 @@ class WorkerHandle:
             self._died(self)
 
 
-def write_tokenizer(
-    order: WriteTokenizer, fork_server: Path, waiting: Callable[[], object], limits: WorkerLimits = WorkerLimits()
-) -> None:
+def write_tokenizer(order: WriteTokenizer, fork_server: Path, waiting: Callable[[], object]) -> None:
     """Have a process write a tokenizer; meanwhile `waiting` is called every `poll_s`, and may raise to stop.
 
     Raise LoadError with the reason if the process cannot.
     """
     process, (end,) = begin(fork_server, 1)
-    control, ended = Control(end), monotonic() + limits.tokenizer_s
+    control, ended = Control(end), monotonic() + WorkerLimits.tokenizer_s
     try:
         control.send(order)
-        while not control.poll(limits.poll_s):
+        while not control.poll(WorkerLimits.poll_s):
             waiting()
             if monotonic() > ended:
-                raise LoadError(f"making the tokenizer took longer than {limits.tokenizer_s:g} s and was ended")
+                raise LoadError(f"making the tokenizer took longer than {WorkerLimits.tokenizer_s:g} s and was ended")
         answer = control.recv()
     except (EOFError, OSError) as exc:
         process.wait()

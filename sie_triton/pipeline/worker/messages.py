@@ -24,23 +24,17 @@ from sie_triton.system.processes.fork_server import fork_server_directory
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message to a worker: the model to load, and how.
+    """The first message to a worker: the model to load, and how."""
 
-    `spec` is a ModelSpec as JSON; `measurements_dir` the directory of measurements, of this server or of several;
-    `threads` the number of CPU threads per lane. `environment` None is that of the stage. The worker locks the file
-    `lock` while weights are in memory, so that there are never two copies. With `makes_graphs` it makes faster graphs
-    of its encoders in the background, in `graphs_dir`.
-    """
-
-    spec: str
+    spec: str  # a ModelSpec as JSON
     directory: Path
     device: str
-    measurements_dir: Path
-    lock: Path
+    measurements_dir: Path  # of this server, or of several
+    lock: Path  # file that the worker locks while weights are in memory, so that there are never two copies
     num_lanes: int
-    threads: int
-    environment: Venv | None = None
-    makes_graphs: bool = False
+    threads: int  # CPU threads of each lane
+    environment: Venv | None = None  # None: that of the stage
+    makes_graphs: bool = False  # make faster graphs of the encoders in the background, in `graphs_dir`
     graphs_dir: Path = Path()
 
     @property
@@ -95,39 +89,29 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class WriteTokenizer:
-    """Order to write the tokenizer that transformers makes of `files`, which are given by name, into `target`.
-
-    `arguments` go to the library beside those in the files. `around` has add_bos_token and add_eos_token if they count.
-    With `append_eos`, texts end with the end token in any case.
-    """
+    """Order to write the tokenizer that transformers makes of `files`, which are given by name, into `target`."""
 
     files: Mapping[str, Path]
     target: Path
-    arguments: Mapping[str, Any]
-    around: Mapping[str, bool] = field(default_factory=dict)
-    append_eos: bool = False
+    arguments: Mapping[str, Any]  # for the library, beside those in the files
+    around: Mapping[str, bool] = field(default_factory=dict)  # add_bos_token and add_eos_token, if they count
+    append_eos: bool = False  # texts end with the end token in any case
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Answer to Load. `limits` maps integer features to their maxima; `max_length` is the maximum length of an item.
+    """Answer to Load."""
 
-    `sub_batch_cost` is 0 without calibration, `device_bytes` 0 on a CPU. `seconds` is the duration of each phase.
-    `cost_per_s`: the cost that one lane computes per second, as calibrated; 0 if it is not known.
-    `least_s`: seconds of its shortest pass. `need_bytes`: unshared main memory of the worker at rest; `pass_bytes`:
-    memory that the passes of all lanes take at most. Both are 0 on a GPU.
-    """
-
-    limits: Mapping[str, int]
-    max_length: int
+    limits: Mapping[str, int]  # integer features → their maxima
+    max_length: int  # of an item
     weights_bytes: int
-    sub_batch_cost: int
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    device_bytes: int = 0
-    cost_per_s: float = 0.0
-    least_s: float = 0.0
-    need_bytes: int = 0
-    pass_bytes: int = 0
+    sub_batch_cost: int  # 0 without calibration
+    seconds: Mapping[str, float] = field(default_factory=dict)  # duration of each phase
+    device_bytes: int = 0  # of GPU memory
+    cost_per_s: float = 0.0  # that one lane computes, as calibrated; 0: unknown
+    least_s: float = 0.0  # of its shortest pass
+    need_bytes: int = 0  # unshared main memory of the worker at rest; 0 on a GPU
+    pass_bytes: int = 0  # memory that the passes of all lanes take at most; 0 on a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +162,11 @@ class Quickened:
 @sent_by_fields
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """Result of a pass; the receiver owns the arrays. `quickened` comes once, with a pass after the change.
-
-    `device_bytes` is as in Loaded; 0 if it is as reported before, or has not been read.
-    """
+    """Result of a pass; the receiver owns the arrays."""
 
     rows: Rows
-    quickened: Quickened | None = None
-    device_bytes: int = 0
+    quickened: Quickened | None = None  # once, with a pass after the change
+    device_bytes: int = 0  # as in Loaded; 0 if it is as reported before, or has not been read
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,18 @@ def answers(port: int) -> int:
         connection.close()
 
 
+def test_a_task_that_outlives_its_request_holds_no_memory():
+    async def check() -> None:
+        memory = MemoryBudget(100)
+        with memory.held() as held:
+            held.take(40)
+        with pytest.raises(Failure):
+            held.take(50)
+        assert memory.used == 0
+
+    asyncio.run(check())
+
+
 @pytest.mark.parametrize("sent", [b"", b"POST /v1", HEAD, HEAD + b"{"], ids=["nothing", "half a head", "head", "body"])
 def test_waiting_connections_do_not_shut_out_a_client(sent):
     with listening(door_of(door_max_connections=8)[0]) as port, ExitStack() as stack:

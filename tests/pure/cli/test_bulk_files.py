@@ -9,7 +9,7 @@ import pytest
 
 from sie_triton import InputError
 from sie_triton.cli.bulk import part as part_module
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.part import JsonPart, NpyPart, RankedPart
 from sie_triton.cli.bulk.records import error_record
 from sie_triton.errors import SIEError
@@ -24,7 +24,7 @@ class DensePart(NpyPart):
 
 KINDS = [JsonPart, RankedPart, DensePart]
 OF_EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-LINES = [Line(i) for i in range(1, 9)]
+LINES = [InputLine(i) for i in range(1, 9)]
 RECORDS = [{"id": i, "dense": np.arange(i, i + 3, dtype=np.float32), "score": -float(i * 5 % 8)} for i in range(8)]
 
 
@@ -56,7 +56,7 @@ def files_of(path):
 @pytest.fixture(autouse=True)
 def num_doubtful(monkeypatch):
     """Chunks of these tests have two records at most."""
-    monkeypatch.setattr(part_module.Part, "num_doubtful", 2)
+    monkeypatch.setattr(part_module.PartFile, "num_doubtful", 2)
 
 
 @OF_EVERY_KIND

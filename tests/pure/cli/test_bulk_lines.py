@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sie_triton.cli.bulk.lines import Arguments, Form, Line, Stream, chunks
+from sie_triton.cli.bulk.lines import Arguments, Form, InputLine, Stream, chunks
 
 JSON = Form("text")
 PAIRS = Form("text", has_query=True)
@@ -81,14 +81,14 @@ def test_arguments_are_lines(tmp_path):
     image = tmp_path / "a.png"
     image.write_bytes(b"0" * 25600)
     found = list(Arguments(["é", "b"], [image]).lines(1))
-    assert found == [Line(2, {"text": "b"}, 1, 2), Line(3, {"image": image}, 2148, 3)]
+    assert found == [InputLine(2, {"text": "b"}, 1, 2), InputLine(3, {"image": image}, 2148, 3)]
     assert Arguments(["a"]).identity == Arguments(["a"]).identity != Arguments(["b"]).identity
 
 
 def test_a_chunk_has_one_query_and_fits_into_a_request():
-    pairs = [Line(i, size=2, query=query) for i, query in enumerate(["a", "a", "b", "a"])]
+    pairs = [InputLine(i, size=2, query=query) for i, query in enumerate(["a", "a", "b", "a"])]
     assert [[line.number for line in chunk] for chunk in chunks(pairs)] == [[0, 1], [2], [3]]
-    texts = [Line(i, size=2) for i in range(5)]
+    texts = [InputLine(i, size=2) for i in range(5)]
     assert [len(chunk) for chunk in chunks(texts, query_bytes=3, max_bytes=10)] == [2, 2, 1]
     assert list(chunks([])) == []
 

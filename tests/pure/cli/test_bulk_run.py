@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from sie_triton import InputError, ModelError
-from sie_triton.cli.bulk.lines import Line, Source
+from sie_triton.cli.bulk.lines import InputLine, Source
 from sie_triton.cli.bulk.progress import progress
 from sie_triton.cli.bulk.records import Sink
 from sie_triton.cli.bulk.run import CHUNKS_A_REQUEST, Refused, run
@@ -42,7 +42,7 @@ class Nothing(Source):
 
 
 def lines(count, problems=()):
-    return [Line(i, {"text": str(i)}, problem="is blank" if i in problems else "") for i in range(1, count + 1)]
+    return [InputLine(i, {"text": str(i)}, problem="is blank" if i in problems else "") for i in range(1, count + 1)]
 
 
 def echo(sent):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sie_triton import client
 from sie_triton.cli import cli, encode_output, score_output
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.options import BulkOptions
 from sie_triton.cli.bulk.records import error_record, write_out
 from sie_triton.cli.encode import IN_OPTIONS as IN_OPTIONS_OF_ENCODE
@@ -191,7 +191,11 @@ def screen(monkeypatch):
     return stream
 
 
-LINES = [Line(1, {"text": "Hello,\n world"}), Line(2, {"text": "word " * 30}), Line(3, {"text": "c"}, query="who?")]
+LINES = [
+    InputLine(1, {"text": "Hello,\n world"}),
+    InputLine(2, {"text": "word " * 30}),
+    InputLine(3, {"text": "c"}, query="who?"),
+]
 
 
 def test_vectors_are_summarised(screen):

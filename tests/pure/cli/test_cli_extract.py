@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from sie_triton import client
 from sie_triton.cli import cli
-from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.records import error_record
 from sie_triton.cli.extract_output import FindingsOut
 from sie_triton.client.types import ExtractOptions
@@ -49,7 +49,7 @@ def printed(capfdbinary):
     """Return a function that prints results of texts, and returns the lines."""
 
     def show(*results):
-        FindingsOut().write([Line(i, {"text": TEXT}) for i, _ in enumerate(results, 1)], results)
+        FindingsOut().write([InputLine(i, {"text": TEXT}) for i, _ in enumerate(results, 1)], results)
         return capfdbinary.readouterr().out.decode().splitlines()
 
     return show
@@ -66,7 +66,7 @@ def test_findings_in_images_and_on_pages_are_lines(printed):
 
 
 def test_findings_in_texts_and_errors_are_lines(printed):
-    assert printed(NONE, FOUND, error_record(Line(3), "is blank")) == [
+    assert printed(NONE, FOUND, error_record(InputLine(3), "is blank")) == [
         "2\tentity\tname\t0.9123\t26\t30\tYork",
         "2\tentity\tcity\t0.9123\t22\t35\tNew York City",
         "2\tentity\tperson\t0.9123\t0\t12\tAda Lovelace",

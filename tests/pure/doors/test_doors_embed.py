@@ -1,5 +1,6 @@
 """Cohere's bodies for vectors → requests; vectors → its responses."""
 
+import asyncio
 import base64
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 from sie_triton.doors.embed import Embed, answer
 from sie_triton.doors.failures import Failure
-from sie_triton.errors import InputError
+from sie_triton.errors import BusyError, InputError
+from tests.support.doors import door_of, knock
 
 BODY = {"model": "org/name", "texts": ["a", "b"]}
 PIXEL = "data:image/png;base64," + base64.b64encode(b"pixel").decode()
@@ -124,3 +126,26 @@ def test_the_first_version_returns_vectors_without_their_type_by_default():
     body = answer("1", asked(BODY), results)
     assert (len(body["embeddings"]), body["response_type"]) == (2, "embeddings_floats")
     assert list(answer("1", asked(BODY | {"embedding_types": ["float"]}), results)["embeddings"]) == ["float"]
+
+
+def test_an_error_for_one_type_ends_the_work_for_the_others():
+    door, backend = door_of()
+    ended = []
+
+    async def encode(model, items, seconds, parameters):
+        if parameters["output_dtype"] == "int8":
+            raise BusyError("all places are taken")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(parameters["output_dtype"])
+
+    async def act(client):
+        response = await client.post("/v2/embed", json=BODY | {"embedding_types": ["float", "int8", "uint8"]})
+        for _ in range(10):  # for what was cancelled
+            await asyncio.sleep(0)
+        return response, list(ended)
+
+    backend.encode = encode
+    response, ended_first = knock(door, act)
+    assert (response.status_code, sorted(ended_first)) == (429, ["float32", "uint8"])

@@ -90,3 +90,23 @@ def window_of(is_causal: bool, sliding_window: int | None) -> Window:
 
 # No mask function is registered, so transformers builds no mask and does not try to detect the items of the row.
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+
+
+def let_rows_be_long(model: torch.nn.Module) -> None:
+    """Let text embeddings in `model` take packed rows; outside of `attending` they compute as before."""
+    kin = ("CLIPTextEmbeddings", "SiglipTextEmbeddings", "Siglip2TextEmbeddings")
+    for module in model.modules():
+        if type(module).__name__ in kin:
+            module.__class__ = _long_rows_class(type(module))
+
+
+def _long_rows_class(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    class PackedTextEmbeddings(library):  # type: ignore[misc, valid-type]
+        def forward(self, input_ids: Any = None, position_ids: Any = None, inputs_embeds: Any = None) -> torch.Tensor:
+            if current() is None or input_ids is None or position_ids is None:
+                plain: torch.Tensor = super().forward(input_ids, position_ids, inputs_embeds)
+                return plain
+            embedded: torch.Tensor = self.token_embedding(input_ids) + self.position_embedding(position_ids)
+            return embedded
+
+    return PackedTextEmbeddings

@@ -27,17 +27,13 @@ LOGIT_SCORE = "LogitScore"
 
 @dataclass(frozen=True, slots=True)
 class CausalFiles:
-    """Files of a causal cross-encoder.
-
-    The score is `activation`, the dotted name of a torch.nn class, of the logit of the first of `tokens`, less that of
-    the second if there is one. `is_structured`: messages have lists of parts. `arguments` are the chat template's.
-    """
+    """Files of a causal cross-encoder."""
 
     text: TextFiles
-    tokens: tuple[int, ...]
-    activation: str
-    is_structured: bool
-    arguments: Mapping[str, bool]
+    tokens: tuple[int, ...]  # the score is the logit of the first, less that of the second if there is one
+    activation: str  # of that score: dotted name of a torch.nn class
+    is_structured: bool  # messages have lists of parts
+    arguments: Mapping[str, bool]  # of the chat template
 
     @classmethod
     def read(cls, directory: Path) -> "CausalFiles":
@@ -70,7 +66,7 @@ class CausalFiles:
 
     @property
     def reason(self) -> str:
-        """The file that makes the directory a causal cross-encoder, and what it says."""
+        """The file that makes the directory a causal cross-encoder, and the setting in it."""
         name = architecture(self.text.config) or "a language model"
         tokens = " and ".join(map(str, self.tokens))
         return f"modules.json: {name}, {LOGIT_SCORE} of {tokens}, {self.activation.rpartition('.')[2]}"

@@ -10,25 +10,22 @@ from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.towers import check_shape
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
-from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.pages import PageFamily
 
 
 class ColPali(PageFamily):
     features = (READ, INPUT_IDS, PIXELS)
+    model_types = ("paligemma",)
+    usual_longest = 8192
     takes_loras = True
     reference_adapters = ("colpali:ColPaliAdapter",)
 
-    def recognise(self, directory: Path) -> Recognised | None:
-        if kind_of(directory)[0] != "colpali":
-            return None
-        files = read(directory)
-        plan, num_patches = images_of(files)
-        reason = f"config.json: colpali, images of {plan.shape[0]} × {plan.shape[1]} in {num_patches} patches"
-        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+    def recognises(self, directory: Path) -> bool:
+        return kind_of(directory)[0] == "colpali"
 
-    def longest(self, directory: Path) -> int:
-        return read(directory).longest
+    def described(self, files: PageFiles) -> str:
+        plan, num_patches = images_of(files)
+        return f"colpali, images of {plan.shape[0]} × {plan.shape[1]} in {num_patches} patches"
 
 
 def images_of(files: PageFiles) -> tuple[ImagePlan, int]:
@@ -37,7 +34,3 @@ def images_of(files: PageFiles) -> tuple[ImagePlan, int]:
     side, patch = files.vision.integer("image_size", 224, least=1), files.vision.integer("patch_size", 14, least=1)
     check_shape(files.directory, plan, side)
     return plan, (side // patch) ** 2
-
-
-def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, ("paligemma",), longest=8192)

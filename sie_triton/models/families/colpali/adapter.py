@@ -10,19 +10,19 @@ from sie_triton.contract.tensors import READ
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
-from sie_triton.models.families.colpali import images_of, read
+from sie_triton.models.families.colpali import ColPali, images_of
 from sie_triton.models.families.colpali.processor import load_processor
-from sie_triton.models.families.shared.pages.tower_adapter import TowerAdapter
+from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 
 
-class ColPaliAdapter(TowerAdapter):
+class ColPaliAdapter(PageTowerAdapter):
     """ColPali adapter. Positions are from 1, as in PaliGemma."""
 
     first_position = 1
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
-    files = read(directory)
+    files = ColPali.read(directory)
     plan, _ = images_of(files)
     page = load_processor(spec, directory).page(*plan.shape)
     model: Any = engine.load(files.directory, AutoModelForPreTraining)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.models.families.colpali import images_of, read
+from sie_triton.models.families.colpali import ColPali, images_of
 from sie_triton.models.families.shared.pages.processor import (
     AUGMENTATION,
     PageForm,
@@ -17,7 +17,7 @@ from sie_triton.models.inputs.pixels import resized
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
-    files = read(directory)
+    files = ColPali.read(directory)
     plan, num_patches = images_of(files)
     tokenizer = whole_tokenizer(directory)
     bos, pad = (special_token(directory, name) for name in ("bos_token", "pad_token"))

@@ -11,11 +11,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.pages import PageFamily
-
-KINDS = ("qwen2_vl", "qwen2_5_vl")
 
 # Classes of colpali-engine, in which these models were trained. A PEFT adapter merged into its base is saved under
 # them.
@@ -26,25 +22,19 @@ IMAGE_PROMPT = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Des
 
 
 class ColQwen2(PageFamily):
-    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    model_types = ("qwen2_vl", "qwen2_5_vl")
+    usual_longest = 32_768
     takes_loras = True
     reference_adapters = ("colqwen2:ColQwen2Adapter",)
 
-    def recognise(self, directory: Path) -> Recognised | None:
+    def recognises(self, directory: Path) -> bool:
         model_type, architecture = kind_of(directory)
-        if model_type != "colqwen2" and not (model_type in KINDS and architecture in OF_ENGINE):
-            return None
-        files = read(directory)
-        name = f"colqwen2 of {files.vlm.text('model_type', KINDS[0])}"
-        return self.recognised(name, files, PatchPlan.read(directory, files.vision))
+        return model_type == "colqwen2" or (model_type in self.model_types and architecture in OF_ENGINE)
 
-    def longest(self, directory: Path) -> int:
-        return read(directory).longest
+    def described(self, files: PageFiles) -> str:
+        most = PatchPlan.read(files.directory, files.vision).max_tokens
+        return f"colqwen2 of {files.vlm.text('model_type', self.model_types[0])}, images of at most {most} tokens"
 
 
 def is_of_engine(files: PageFiles) -> bool:
     return files.vlm.text("model_type", "") == kind_of(files.directory)[0]
-
-
-def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, KINDS, longest=32768)

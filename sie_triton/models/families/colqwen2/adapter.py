@@ -16,7 +16,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
-from sie_triton.models.families.colqwen2 import is_of_engine, read
+from sie_triton.models.families.colqwen2 import ColQwen2, is_of_engine
 from sie_triton.models.families.colqwen2.processor import load_processor
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION, UnitVectors
@@ -46,7 +46,7 @@ class ColQwen2Adapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
-    files = read(directory)
+    files = ColQwen2.read(directory)
     plan = PatchPlan.read(directory, files.vision)
     page = load_processor(spec, directory).page(*patched_size(*PAGE, plan))
     vlm, projection = parts(files, engine)

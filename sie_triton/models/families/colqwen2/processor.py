@@ -7,7 +7,7 @@ from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
-from sie_triton.models.families.colqwen2 import IMAGE_PROMPT, is_of_engine, read
+from sie_triton.models.families.colqwen2 import IMAGE_PROMPT, ColQwen2, is_of_engine
 from sie_triton.models.families.shared.pages.processor import (
     AUGMENTATION,
     PageForm,
@@ -20,7 +20,7 @@ from sie_triton.models.inputs.patch_resizing import resized_for_patches
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
-    files = read(directory)
+    files = ColQwen2.read(directory)
     plan, pad = PatchPlan.read(directory, files.vision), special_token(directory, "pad_token")
     prompt = files.settings.text("visual_prompt_prefix", IMAGE_PROMPT)
     after_text = pad * AUGMENTATION + ("" if is_of_engine(files) else "\n")

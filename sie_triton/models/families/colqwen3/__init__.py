@@ -13,13 +13,9 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from sie_triton.checkpoints.limits import LIMITS
-from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.pages import PageFamily, PageOptions
-
-MODEL_TYPE = "colqwen3"
 
 
 @dataclass(frozen=True)
@@ -31,22 +27,17 @@ class ColQwen3Options(PageOptions):
 
 class ColQwen3(PageFamily):
     options = ColQwen3Options
-    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    model_types = ("colqwen3",)
+    usual_longest = 262_144
     reference_adapters = ("colqwen3:ColQwen3Adapter",)
 
-    def recognise(self, directory: Path) -> Recognised | None:
-        if kind_of(directory)[0] != MODEL_TYPE:
-            return None
-        files = read(directory)
-        return self.recognised(MODEL_TYPE, files, plan_of(files, ColQwen3Options()))
+    @classmethod
+    def read(cls, directory: Path) -> PageFiles:
+        files = super().read(directory)
+        return replace(files, dim=files.vlm.integer("embed_dim", 320, least=1, most=LIMITS.max_width))
 
-    def longest(self, directory: Path) -> int:
-        return read(directory).longest
-
-
-def read(directory: Path) -> PageFiles:
-    files = PageFiles.read(directory, (MODEL_TYPE,), longest=262_144)
-    return replace(files, dim=files.vlm.integer("embed_dim", 320, least=1, most=LIMITS.max_width))
+    def described(self, files: PageFiles) -> str:
+        return f"colqwen3, images of at most {plan_of(files, ColQwen3Options()).max_tokens} tokens"
 
 
 def plan_of(files: PageFiles, options: ColQwen3Options) -> PatchPlan:

@@ -11,9 +11,9 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.models.families.colqwen2.adapter import ColQwen2Adapter
-from sie_triton.models.families.colqwen3 import ColQwen3Options, plan_of, read
+from sie_triton.models.families.colqwen3 import ColQwen3, ColQwen3Options, plan_of
 from sie_triton.models.families.colqwen3.processor import load_processor
-from sie_triton.models.families.qwen3_vl_embedding import MODEL_TYPE as QWEN
+from sie_triton.models.families.qwen3_vl_embedding import QWEN3_VL
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.inputs.patch_resizing import patched_size
 
@@ -21,14 +21,14 @@ VLM, PROJECTION = "vlm.model.", "embedding_proj_layer."
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
-    files = read(directory)
+    files = ColQwen3.read(directory)
     plan = plan_of(files, ColQwen3Options.of(spec))
     page = load_processor(spec, directory).page(*patched_size(*PAGE, plan))
     layer = torch.nn.Linear(files.text.integer("hidden_size", least=1), files.dim, device="meta")
     projection = Checkpoint(directory, engine.dtype, engine.device, PROJECTION).fill(layer, PROJECTION)
     # Names and shapes of the other weights are those of Qwen3-VL.
     weights = Checkpoint(directory, engine.dtype, engine.device, VLM)
-    vlm: Any = engine.load_part({**files.vlm.values, "model_type": QWEN}, weights, VLM)
+    vlm: Any = engine.load_part({**files.vlm.values, "model_type": QWEN3_VL}, weights, VLM)
     encoder = engine.language_model(vlm.language_model)
     engine.settle(encoder)
     vision = engine.prepared(PatchTower(vlm.visual, plan))

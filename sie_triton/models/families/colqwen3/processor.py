@@ -6,7 +6,7 @@ from pathlib import Path
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.colqwen2.processor import page_processor
-from sie_triton.models.families.colqwen3 import ColQwen3Options, plan_of, read
+from sie_triton.models.families.colqwen3 import ColQwen3, ColQwen3Options, plan_of
 from sie_triton.models.families.shared.pages.processor import AUGMENTATION, PageProcessor
 
 
@@ -18,7 +18,7 @@ class ColQwen3Processor(PageProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
-    files = read(directory)
+    files = ColQwen3.read(directory)
     settings, pad = files.settings, special_token(directory, "pad_token")
     usual = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image."
     before, behind = settings.text("visual_prompt_prefix", usual), "<|im_end|><|endoftext|>"

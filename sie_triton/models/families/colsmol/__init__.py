@@ -12,31 +12,22 @@ from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.tile_plan import TilePlan
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
-from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.pages import PageFamily
-
-KIND, OF_ENGINE = "idefics3", "ColIdefics3"
 
 
 class ColSmol(PageFamily):
     features = (READ, INPUT_IDS, PIXELS)
+    model_types = ("idefics3",)
+    usual_longest = 8192
     takes_loras = True
     reference_adapters = ("colsmol:ColSmolAdapter",)
 
-    def recognise(self, directory: Path) -> Recognised | None:
-        if kind_of(directory) != (KIND, OF_ENGINE):
-            return None
-        files = read(directory)
-        plan, (_, num_tokens) = TilePlan.read(directory, files.vision), tile_counts(files)
-        reason = f"config.json: {OF_ENGINE}, images of at most {plan.most_tiles} tiles of {num_tokens} tokens"
-        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+    def recognises(self, directory: Path) -> bool:
+        return kind_of(directory) == ("idefics3", "ColIdefics3")  # the class is colpali-engine's
 
-    def longest(self, directory: Path) -> int:
-        return read(directory).longest
-
-
-def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, (KIND,), longest=8192)
+    def described(self, files: PageFiles) -> str:
+        plan, (_, num_tokens) = TilePlan.read(files.directory, files.vision), tile_counts(files)
+        return f"ColIdefics3, images of at most {plan.most_tiles} tiles of {num_tokens} tokens"
 
 
 def tile_counts(files: PageFiles) -> tuple[int, int]:

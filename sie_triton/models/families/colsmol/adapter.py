@@ -12,10 +12,10 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
-from sie_triton.models.families.colsmol import read, tile_counts
+from sie_triton.models.families.colsmol import ColSmol, tile_counts
 from sie_triton.models.families.colsmol.processor import load_processor
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION
-from sie_triton.models.families.shared.pages.tower_adapter import TowerAdapter
+from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 
 # Name of the projection.
 LINEAR = "linear"
@@ -25,8 +25,8 @@ PREFIX = f"{LINEAR}."
 AROUND_TILE = 32
 
 
-def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TowerAdapter:
-    files = read(directory)
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PageTowerAdapter:
+    files = ColSmol.read(directory)
     plan = TilePlan.read(directory, files.vision)
     page = load_processor(spec, directory).page(*plan.tile.shape)
     vlm: Any = engine.load(files.directory)
@@ -40,4 +40,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Tower
     encoder.loras.model.aliases[LINEAR] = PROJECTION
     num_patches, num_tokens = tile_counts(files)
     limits = {READ.name: files.longest + plan.most_tiles * (num_patches + num_tokens + AROUND_TILE)}
-    return TowerAdapter(encoder, vision, vlm.connector, projection, files, page, limits, plan.most_tiles)
+    return PageTowerAdapter(encoder, vision, vlm.connector, projection, files, page, limits, plan.most_tiles)

@@ -12,7 +12,7 @@ from sie_triton.contract import Features
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE
 from sie_triton.errors import LoadError
-from sie_triton.models.families.colsmol import read, tile_counts
+from sie_triton.models.families.colsmol import ColSmol, tile_counts
 from sie_triton.models.families.shared.pages.processor import (
     AUGMENTATION,
     PageForm,
@@ -65,7 +65,7 @@ def image_text(num_tiles: int, num_rows: int, of_tile: str) -> str:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> TileProcessor:
-    files = read(directory)
+    files = ColSmol.read(directory)
     plan, tokenizer = TilePlan.read(directory, files.vision), whole_tokenizer(directory)
     num_patches, num_tokens = tile_counts(files)
     if tokens_of(tokenizer, IMAGE_TOKEN) != [files.image_token]:

@@ -1,4 +1,4 @@
-"""Documents as text, Markdown and structure, by the library Docling, in a worker environment of its own.
+"""Documents as text, Markdown and structure, by the library Docling, in a separate worker environment.
 
 document → Docling → {"text", "markdown", "document"} in `data`
 

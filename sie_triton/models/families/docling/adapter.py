@@ -1,4 +1,4 @@
-"""Documents through Docling, each in a process of its own.
+"""Documents through Docling, each in a separate process.
 
 Docling's time and memory grow with what a document contains, not with its size: two cells of a sheet may span 17
 billion. So the process is limited in both, and ends with the deadline. It is forked from the worker, whose own threads
@@ -77,7 +77,7 @@ class DoclingAdapter(Adapter):
         }
 
     def _converted(self, content: bytes, most_s: float, deadline_ns: int | None) -> bytes:
-        """Return what the process of a document sends: JSON of its result, or of an error."""
+        """Return the JSON that the process of a document sends: its result, or an error."""
         if deadline_ns is not None:
             most_s = min(most_s, (deadline_ns - monotonic_ns()) / 1e9)
         if most_s <= 0:
@@ -146,7 +146,7 @@ def _converter() -> Any:
 
 
 def _sample(lengths: Sequence[int]) -> Features:
-    """Return one document, whatever the lengths: a pass converts no more."""
+    """Return one document, since a pass converts only one; the lengths have no effect."""
     return {
         READ.name: Ragged(np.array([sum(lengths)], np.int32)),
         CONTENT.name: Ragged(np.frombuffer(SAMPLE, np.uint8), np.array([len(SAMPLE)], np.int32)),

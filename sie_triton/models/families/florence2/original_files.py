@@ -1,4 +1,4 @@
-"""Florence-2 as Microsoft published it: its config.json in the terms of transformers, and what its code adds.
+"""Florence-2 as Microsoft published it: its config.json in the terms of transformers, and the additions of its code.
 
 The published code is not run; transformers computes the same.
 """

@@ -5,18 +5,14 @@ labels and text → encoder → a state for each label, one for the text → sco
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.contract import Extraction, Ragged
+from sie_triton.contract import Extraction, Features, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, Tensor
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.gliclass.files import USUAL_LENGTH, GliclassFiles, is_gliclass
 from sie_triton.models.families.shared.classes import CLASS_LOGITS, IS_MULTI, SCORING, THRESHOLD, TYPE, classes
-
-if TYPE_CHECKING:
-    from sie_triton.contract import Features
 
 SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] index of the token behind the labels", "", 0)
 
@@ -42,7 +38,7 @@ class Gliclass(Family):
     def longest(self, directory: Path) -> int:
         return GliclassFiles.read(directory).longest
 
-    def sample(self, lengths: Sequence[int]) -> "Features":
+    def sample(self, lengths: Sequence[int]) -> Features:
         tokens = np.maximum(np.array(lengths, np.int32), 2)  # a label and the separator
         num_labels = np.minimum(SAMPLE_LABELS, tokens - 1)
         places = np.concatenate([np.arange(each, dtype=np.int32) for each in num_labels])

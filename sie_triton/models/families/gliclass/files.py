@@ -29,11 +29,7 @@ UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class GliclassFiles:
-    """Files of a GLiClass model.
-
-    With `averages_labels`, a label's state is the mean of its tokens; otherwise it is that of the first token, or of
-    the second without `embeds_marker`. With `reads_text_alone`, only the states from the separator on are pooled.
-    """
+    """Files of a GLiClass model."""
 
     directory: Path
     config: Fields
@@ -42,9 +38,9 @@ class GliclassFiles:
     scorer: str
     hidden_size: int
     marker_id: int
-    averages_labels: bool
-    embeds_marker: bool
-    reads_text_alone: bool
+    averages_labels: bool  # a label's state is the mean of its tokens, not that of one
+    embeds_marker: bool  # that one is the first, the marker, not the second
+    reads_text_alone: bool  # only the states from the separator on are pooled
     labels_first: bool
     normalizes: bool
     activation: str

@@ -26,17 +26,13 @@ MARKER, END = "<<LABEL>>", "<<SEP>>"
 
 
 class LabelPrompt(NamedTuple):
-    """The prompt of a row.
+    """The prompt of a row."""
 
-    `labels` are the labels' tokens, `places` the positions of their markers. `instruction` is the instruction after the
-    separator, `tail` the tokens of both.
-    """
-
-    labels: Ints
-    places: Ints
+    labels: Ints  # their tokens
+    places: Ints  # of their markers
     thresholds: npt.NDArray[np.float32]
-    instruction: str
-    tail: Ints
+    instruction: str  # after the separator
+    tail: Ints  # tokens of separator and instruction
 
 
 class GliclassTokenizer(WindowProcessor):

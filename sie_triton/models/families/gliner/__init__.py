@@ -5,12 +5,12 @@ labels and words → encoder → [LSTM] → spans or tokens × labels → entiti
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, other_repositories
-from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract import Entity, Extraction, Features, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import (
     INPUT_IDS,
     LABEL_THRESHOLDS,
@@ -25,9 +25,6 @@ from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.labels.words import sample_words
 from sie_triton.models.families.shared.thresholds import THRESHOLD
-
-if TYPE_CHECKING:
-    from sie_triton.contract import Features
 
 FLAT_NER = Parameter("flat_ner", bool, doc="entities must not overlap; default true")
 MULTI_LABEL = Parameter("multi_label", bool, doc="the same words may have several labels; default false")
@@ -84,5 +81,5 @@ class Gliner(Family):
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(MAX_PROMPT)
 
-    def sample(self, lengths: Sequence[int]) -> "Features":
+    def sample(self, lengths: Sequence[int]) -> Features:
         return sample_words(lengths)

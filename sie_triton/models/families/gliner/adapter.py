@@ -1,4 +1,4 @@
-"""GLiNER's forward pass: words and labels in one packed pass, then the spans of each piece by itself."""
+"""GLiNER's forward pass: words and labels in one packed pass, then the spans of each piece separately."""
 
 from collections.abc import Mapping
 from pathlib import Path

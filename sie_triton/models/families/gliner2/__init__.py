@@ -5,11 +5,11 @@ schema and words → encoder → number of instances → spans or choices × fie
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from sie_triton.contract import Extraction, Ragged
+from sie_triton.contract import Extraction, Features, Ragged
 from sie_triton.contract.tensors import LABEL_TOKENS
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.gliner2.files import Gliner2Files, is_gliner2
@@ -25,9 +25,6 @@ from sie_triton.models.families.gliner2.tensors import (
     LABEL_ROLES,
 )
 from sie_triton.models.families.shared.labels.words import sample_words
-
-if TYPE_CHECKING:
-    from sie_triton.contract import Features
 
 # Maximum tokens of the schema, which is read with each piece of a text.
 MAX_PROMPT = 2048
@@ -54,7 +51,7 @@ class Gliner2(Family):
     def longest(self, directory: Path) -> int:
         return Gliner2Files.read(directory).longest(MAX_PROMPT)
 
-    def sample(self, lengths: Sequence[int]) -> "Features":
+    def sample(self, lengths: Sequence[int]) -> Features:
         """Return items with labels of entities only."""
         features = sample_words(lengths)
         of_labels = features[LABEL_TOKENS.name].lengths

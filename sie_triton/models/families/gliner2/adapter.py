@@ -169,7 +169,6 @@ class Gliner2Adapter(TokenAdapter):
     def _chosen(
         self, choices: torch.Tensor, queries: Queries, least: Floats, choice_labels: Ints
     ) -> tuple[Ints, Floats]:
-        """Return the choices of queries that have some."""
         if not len(choices):
             return np.empty((0, 5), np.int32), np.empty(0, np.float32)
         scores = self._heads.spans.of_single(self._heads.spans.ends(choices), queries.states).T

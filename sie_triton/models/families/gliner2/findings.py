@@ -1,6 +1,6 @@
 """Results of the forward passes over the pieces of a text → findings. Pure.
 
-What two pieces find is returned once, with the better score: overlaps are resolved again among all pieces. A single
+Findings of two pieces are returned once, with the better score: overlaps are resolved again among all pieces. A single
 value, and a task with one class, is taken from the piece with the highest score. Lists are joined.
 """
 

@@ -52,16 +52,13 @@ class Structure(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A property that is a field of a structure.
-
-    `kind` is number or integer if its words are to be converted. `values` are the JSON values of its choices.
-    """
+    """A property that is a field of a structure."""
 
     structure: int
     field: int
     is_list: bool = False
-    kind: Literal["", "number", "integer"] = ""
-    values: tuple[Any, ...] = ()
+    kind: Literal["", "number", "integer"] = ""  # to which its words are converted
+    values: tuple[Any, ...] = ()  # JSON values of its choices
 
 
 class Record(NamedTuple):

@@ -20,18 +20,14 @@ MARKERS = (ASKED, DESCRIPTION, SEPARATOR, TEXT, OF_STRUCTURE, OF_ENTITIES, OF_RE
 
 @dataclass(slots=True)
 class PromptPart:
-    """A prompt.
+    """A prompt."""
 
-    `written` are its words, tokenized one by one. `labels` and `choices` are the indices of those that stand for a
-    label or a choice. `roles` and `thresholds` are by label; `choice_labels` is the label of each choice.
-    """
-
-    written: list[str] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    roles: list[int] = field(default_factory=list)
-    thresholds: list[float] = field(default_factory=list)
-    choices: list[int] = field(default_factory=list)
-    choice_labels: list[int] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)  # its words, tokenized one by one
+    labels: list[int] = field(default_factory=list)  # indices of the words that stand for a label
+    roles: list[int] = field(default_factory=list)  # by label
+    thresholds: list[float] = field(default_factory=list)  # by label
+    choices: list[int] = field(default_factory=list)  # indices of the words that stand for a choice
+    choice_labels: list[int] = field(default_factory=list)  # label of each choice
 
     def ask(self, role: int, marker: str, name: str, fields: Sequence[Label], threshold: float | None = None) -> None:
         """Add a question; `threshold` is for fields without a threshold of their own."""

@@ -6,21 +6,18 @@ words → encoder → spans or tokens × labels → entities; labels → their e
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
 from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_repository
-from sie_triton.contract import Ragged
+from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.models.families.base import Options, Recognised
 from sie_triton.models.families.gliner import Gliner
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.models.families.shared.labels.words import SAMPLE_LABELS, sample_words
-
-if TYPE_CHECKING:
-    from sie_triton.contract import Features
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class GlinerBi(Gliner):
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(0)
 
-    def sample(self, lengths: Sequence[int]) -> "Features":
+    def sample(self, lengths: Sequence[int]) -> Features:
         num = len(lengths)
         numbers = np.arange(1, num * SAMPLE_LABELS + 1, dtype=np.int32)
         each = np.full(num, SAMPLE_LABELS, np.int32)

@@ -1,4 +1,4 @@
-"""The forward pass of GLiNER's bi-encoders: words as in GLiNER, labels once, by an encoder of their own."""
+"""The forward pass of GLiNER's bi-encoders: words as in GLiNER, labels once, by a separate encoder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.gliner.adapter import GlinerAdapter, Head, head_of, reader_of
-from sie_triton.models.families.shared.labels.cache import Kept, LabelReader
+from sie_triton.models.families.shared.labels.cache import LabelReader, LabelStates
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.models.families.shared.labels.word_reader import WordReader, projection_of
 
@@ -34,7 +34,7 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
             LABEL_IDS.name: labels_encoder.vocab_size - 1,
             LABEL_SIZES.name: longest,
         }
-        self.kept = Kept()
+        self.kept = LabelStates()
         self._labels_encoder, self._labels_projection = labels_encoder, projection
         self.weights_bytes += labels_encoder.weights_bytes + (num_bytes(projection) if projection is not None else 0)
 

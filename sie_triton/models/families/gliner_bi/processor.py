@@ -51,13 +51,12 @@ class SharedLabels:
 
 
 class GlinerBiTokenizer(LabelledWords):
-    """Tokenizer for rows of the form: word word …; each label is tokenized by itself."""
+    """Tokenizer for rows of the form: word word …; each label is tokenized separately."""
 
     def __init__(self, files: GlinerFiles, max_length: int, max_words: int) -> None:
         pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))
         super().__init__(open_tokenizer(files.tokenizer), pieces, 0, by_last_token=files.uses_last_token)
         self._labels_tokenizer = open_tokenizer(files.labels_tokenizer)
-        self._labels_tokenizer.no_padding()
         self._labels_tokenizer.enable_truncation(files.longest_label)
         self.labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
 

@@ -6,11 +6,10 @@ labels and words → encoder → LSTM → entities → pairs of them × labels �
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Ragged, Relation, Rows
+from sie_triton.contract import Extraction, Features, Findings, Parameter, ParameterValue, Ragged, Relation, Rows
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_TOKENS, Tensor
@@ -19,9 +18,6 @@ from sie_triton.models.families.gliner import MAX_PROMPT
 from sie_triton.models.families.glirel.files import GlirelFiles, is_glirel, other_repositories
 from sie_triton.models.families.shared.labels.words import sample_words
 from sie_triton.models.families.shared.thresholds import THRESHOLD
-
-if TYPE_CHECKING:
-    from sie_triton.contract import Features
 
 # Maximum entities of a text; the number of pairs is quadratic.
 MAX_ENTITIES = 256
@@ -100,7 +96,7 @@ class Glirel(Family):
     def longest(self, directory: Path) -> int:
         return GlirelFiles.read(directory).longest(MAX_PROMPT)
 
-    def sample(self, lengths: Sequence[int]) -> "Features":
+    def sample(self, lengths: Sequence[int]) -> Features:
         """Return features with a few entities of one word each."""
         features = sample_words(lengths, behind=1)
         words = features[WORD_TOKENS.name].lengths

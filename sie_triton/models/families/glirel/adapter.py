@@ -1,4 +1,4 @@
-"""GLiREL's forward pass: words and labels in one packed pass, then the pairs of each piece by itself."""
+"""GLiREL's forward pass: words and labels in one packed pass, then the pairs of each piece separately."""
 
 from collections.abc import Mapping
 from pathlib import Path

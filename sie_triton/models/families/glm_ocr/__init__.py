@@ -22,7 +22,7 @@ class GlmOcrOptions(TaskOptions):
 
 
 class GlmOcr(OcrFamily):
-    model_type = "glm_ocr"
+    model_types = ("glm_ocr",)
     parameters = READER_PARAMETERS
     options = GlmOcrOptions
     reference_adapters = ("glm_ocr:GlmOcrAdapter",)

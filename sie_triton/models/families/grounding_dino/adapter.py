@@ -45,7 +45,7 @@ from sie_triton.models.families.grounding_dino import (
 )
 from sie_triton.models.families.grounding_dino.processor import Text
 from sie_triton.models.families.shared.labels.words import pieces_of
-from sie_triton.models.families.shared.objects import Seen, corners, tensors
+from sie_triton.models.families.shared.objects import Detections, corners, tensors
 from sie_triton.models.families.shared.thresholds import least_scores
 from sie_triton.models.inputs.features import copies
 
@@ -84,7 +84,7 @@ class DinoAdapter(Adapter):
         if any(len(image) != 3 * height * width for image, (height, width) in zip(images, sizes.tolist(), strict=True)):
             raise ValueError(f"{PIXELS.name}: an image must have three bytes for each of its pixels")
         texts = texts_of(batch)
-        seen: dict[int, Seen] = {}
+        seen: dict[int, Detections] = {}
         for items in together(texts, sizes):
             logits, boxes = self._logits_and_boxes([images[item] for item in items], sizes[items[0]], texts[items[0]])
             for item, of_places, of_boxes in zip(items, logits, boxes, strict=True):
@@ -142,7 +142,7 @@ def _seen(
     text: Text,
     size: Ints,
     options: Mapping[str, ParameterValue],
-) -> Seen:
+) -> Detections:
     scores = torch.from_numpy(logits).sigmoid().numpy()
     which = labels_of(scores, text.ids, text.labels, float(options.get(TEXT_THRESHOLD.name, USUAL_TEXT_SCORE)))
     least = least_scores(text.thresholds, options, float(options.get(BOX_THRESHOLD.name, USUAL_SCORE)))
@@ -150,7 +150,7 @@ def _seen(
     # NaN is kept too: an answer with it is an error, an empty one would look right.
     kept = ~(best <= least[which])
     height, width = size.tolist()
-    return Seen(corners(boxes[kept], width, height), which[kept].astype(np.int32), best[kept])
+    return Detections(corners(boxes[kept], width, height), which[kept].astype(np.int32), best[kept])
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoAdapter:

@@ -41,7 +41,6 @@ class DinoProcessor(LabelledImages[Text]):
         super().__init__(runtime)
         self._files = files
         self._tokenizer = open_tokenizer(files.directory)
-        self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
     def prompt(self, labels: tuple[Label, ...], template: str) -> Text:

@@ -18,15 +18,11 @@ from sie_triton.models.families.shared.ocr import OcrFamily
 
 @dataclass(frozen=True, slots=True)
 class LongestEdgePlan(Scaling):
-    """Preprocessing of images.
+    """Preprocessing of images, which are shrunk if they are too large."""
 
-    An image is shrunk, with Pillow's filter number `resample`, until it is within `most`, height and width. Its sides
-    become multiples of `unit`, height and width.
-    """
-
-    most: tuple[int, int]
-    unit: tuple[int, int]
-    resample: int
+    most: tuple[int, int]  # maximum height and width
+    unit: tuple[int, int]  # height and width become multiples of these
+    resample: int  # Pillow's number of the filter
 
     @classmethod
     def read(cls, directory: Path) -> "LongestEdgePlan":
@@ -100,14 +96,6 @@ class LightOnFiles:
         return rows * columns, (rows // self.merge) * (columns // self.merge)
 
 
-def is_lighton_ocr(directory: Path) -> bool:
-    model_type, _ = kind_of(directory)
-    if model_type != OTHER_TYPE:
-        return model_type == MODEL_TYPE
-    text = read_fields(directory / "config.json").values.get("text_config")
-    return isinstance(text, dict) and text.get("model_type") == "qwen3"
-
-
 SYSTEM = "You are an OCR engine. Return the markdown representation of the document."
 
 
@@ -119,12 +107,16 @@ class LightOnOcrOptions(Options):
 
 
 class LightOnOcr(OcrFamily):
-    model_type = MODEL_TYPE
     options = LightOnOcrOptions
     reference_adapters = ("lighton_ocr:LightOnOCRAdapter",)
 
     def recognises(self, directory: Path) -> bool:
-        return is_lighton_ocr(directory)
+        model_type, _ = kind_of(directory)
+        if model_type != OTHER_TYPE:
+            return model_type == MODEL_TYPE
+        text = read_fields(directory / "config.json").values.get("text_config")
+        return isinstance(text, dict) and text.get("model_type") == "qwen3"
 
-    def read(self, directory: Path) -> PageFiles:
+    @classmethod
+    def read(cls, directory: Path) -> PageFiles:
         return LightOnFiles.read(directory).files

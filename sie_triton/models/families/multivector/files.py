@@ -47,20 +47,16 @@ OF_PYLATE = (
 
 @dataclass(frozen=True, slots=True)
 class MultiVectorFiles:
-    """Files of a late-interaction model. stanford_colbert.py reads those of Stanford's code.
-
-    `markers` are prompts, or their first words, that are single tokens if the tokenizer knows them. Tokens of the words
-    in `skipped` have no vectors in the roles `skipped_in`. Only the tokens `kept` of documents have some; empty: all.
-    """
+    """Files of a late-interaction model. stanford_colbert.py reads those of Stanford's code."""
 
     text: TextFiles
     dim: int
     dense: tuple[DenseLayer, ...]
     normalize: bool
-    markers: tuple[str, ...]
-    skipped: tuple[str, ...]
-    skipped_in: tuple[str, ...]
-    kept: tuple[int, ...] = ()
+    markers: tuple[str, ...]  # prompts, or their first words, that are single tokens if the tokenizer knows them
+    skipped: tuple[str, ...]  # words without vectors
+    skipped_in: tuple[str, ...]  # roles in which they have none
+    kept: tuple[int, ...] = ()  # the only tokens of documents that have vectors; empty: all
 
     @classmethod
     def read(cls, directory: Path) -> "MultiVectorFiles":

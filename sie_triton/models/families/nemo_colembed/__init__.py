@@ -11,34 +11,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.pages import PageFamily
-
-MODEL_TYPE = "qwen3_vl_nemotron_embed"
 
 
 class NemoColEmbed(PageFamily):
-    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    model_types = ("qwen3_vl_nemotron_embed",)
+    usual_longest = 262_144
     reference_adapters = ("nemo_colembed:NemoColEmbedAdapter",)
     not_served: ClassVar = {
         "nvidia/llama-nemoretriever-colembed-3b-v1": "the layout of version 1 (SigLIP and Llama) is not public; "
         "version 2 is served: nvidia/nemotron-colembed-vl-4b-v2"
     }
 
-    def recognise(self, directory: Path) -> Recognised | None:
-        if kind_of(directory)[0] != MODEL_TYPE:
-            return None
-        files = read(directory)
-        return self.recognised(MODEL_TYPE, files, PatchPlan.read(directory, files.vision))
+    @classmethod
+    def read(cls, directory: Path) -> PageFiles:
+        files = super().read(directory)
+        document = files.settings.integer("p_max_length", 4096, least=1)  # the default of the authors' processor
+        return replace(files, dim=files.text.integer("hidden_size", least=1), longest=min(files.longest, document))
 
-    def longest(self, directory: Path) -> int:
-        return read(directory).longest
-
-
-def read(directory: Path) -> PageFiles:
-    files = PageFiles.read(directory, (MODEL_TYPE,), longest=262_144)
-    document = files.settings.integer("p_max_length", 4096, least=1)  # the default of the authors' processor
-    return replace(files, dim=files.text.integer("hidden_size", least=1), longest=min(files.longest, document))
+    def described(self, files: PageFiles) -> str:
+        most = PatchPlan.read(files.directory, files.vision).max_tokens
+        return f"{self.model_types[0]}, images of at most {most} tokens"

@@ -10,9 +10,9 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.models.families.nemo_colembed import read
+from sie_triton.models.families.nemo_colembed import NemoColEmbed
 from sie_triton.models.families.nemo_colembed.processor import load_processor
-from sie_triton.models.families.qwen3_vl_embedding import MODEL_TYPE as QWEN
+from sie_triton.models.families.qwen3_vl_embedding import QWEN3_VL
 from sie_triton.models.families.shared.pages.multimodal_adapter import unit_vectors
 from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.models.families.shared.token_batch import tokens
@@ -25,11 +25,11 @@ class NemoColEmbedAdapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NemoColEmbedAdapter:
-    files = read(directory)
+    files = NemoColEmbed.read(directory)
     plan = PatchPlan.read(directory, files.vision)
     page = load_processor(spec, directory).page()
     # Names and shapes of the weights are those of Qwen3-VL.
-    model: Any = engine.load(directory, config={**files.vlm.values, "model_type": QWEN})
+    model: Any = engine.load(directory, config={**files.vlm.values, "model_type": QWEN3_VL})
     encoder = engine.language_model(model.language_model, is_causal=False)
     engine.settle(encoder)
     # After the probe, whose tolerance is relative to the largest entry of a state; the norm keeps that entry small.

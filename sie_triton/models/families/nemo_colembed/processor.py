@@ -10,7 +10,7 @@ from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Features
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, TEXT
-from sie_triton.models.families.nemo_colembed import read
+from sie_triton.models.families.nemo_colembed import NemoColEmbed
 from sie_triton.models.families.shared.pages.chat_reader import AFTER, PICTURE, USER, ChatReader, ConversationProcessor
 from sie_triton.models.families.shared.text_or_image import packed
 
@@ -71,7 +71,7 @@ def prefixed(prefix: str, text: str) -> str:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> NemoColEmbedProcessor:
-    files = read(directory)
+    files = NemoColEmbed.read(directory)
     plan = PatchPlan.read(directory, files.vision)
     # The authors' processor truncates whole conversations, not texts within them.
     reader = ChatReader(files, plan, min(spec.max_sequence_length, files.longest), spec.runtime, kept="")

@@ -20,10 +20,10 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE, OwlFiles
-from sie_triton.models.families.shared.labels.cache import Kept, LabelReader
+from sie_triton.models.families.shared.labels.cache import LabelReader, LabelStates
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids
 from sie_triton.models.families.shared.labels.words import pieces_of
-from sie_triton.models.families.shared.objects import Seen, corners, tensors
+from sie_triton.models.families.shared.objects import Detections, corners, tensors
 from sie_triton.models.families.shared.thresholds import least_scores
 from sie_triton.models.inputs.features import copies
 
@@ -45,7 +45,7 @@ class OwlAdapter(LabelReader, Adapter):
         }
         super().__init__(encoder, limits=limits)
         towers = getattr(model, model.base_model_prefix)
-        self.kept = Kept()
+        self.kept = LabelStates()
         # The states of labels are cached after the first pass.
         ones = np.ones(SAMPLE_LABELS, np.int32)
         labels = Labels(np.arange(1, SAMPLE_LABELS + 1, dtype=np.int32), ones, np.full(SAMPLE_LABELS, 1, np.float32))
@@ -92,7 +92,7 @@ class OwlAdapter(LabelReader, Adapter):
         thresholds: npt.NDArray[np.float32],
         size: npt.NDArray[np.int32],
         options: Mapping[str, ParameterValue],
-    ) -> Seen:
+    ) -> Detections:
         logits, _ = self._class_head(patches[None], labels[None], None)
         best = logits[0].max(-1)
         scores, which = best.values.sigmoid().cpu().numpy(), best.indices.cpu().numpy()
@@ -102,7 +102,7 @@ class OwlAdapter(LabelReader, Adapter):
         height, width = size.tolist()
         if self._files.pads_to_square:
             height = width = max(height, width)
-        return Seen(corners(boxes[kept], width, height), which[kept], scores[kept])
+        return Detections(corners(boxes[kept], width, height), which[kept], scores[kept])
 
     def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:
         ids = [np.frombuffer(label, np.int32) for label in labels]

@@ -27,7 +27,6 @@ class OwlProcessor(LabelledImages[Labels]):
         super().__init__(runtime)
         self._files = files
         self._tokenizer = open_tokenizer(files.directory)
-        self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
     def template(self, part: Part) -> str:

@@ -27,7 +27,7 @@ TASK = Tensor("task_number", "INT32", (-1,), "[n] number of the task", "", 0, le
 
 
 class PaddleOcrVl(OcrFamily):
-    model_type = "paddleocr_vl"
+    model_types = ("paddleocr_vl",)
     features = (*OcrFamily.features, TASK)
     parameters = READER_PARAMETERS
     options = TaskOptions

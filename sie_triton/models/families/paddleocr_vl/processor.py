@@ -11,14 +11,8 @@ from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
-from sie_triton.models.families.paddleocr_vl import (
-    OCR,
-    TASK,
-    TASKS,
-    USUAL_NEW_TOKENS,
-    PaddleOcrVl,
-)
-from sie_triton.models.families.shared.ocr.tasks import PatchFiles, TaskProcessor, Tasks
+from sie_triton.models.families.paddleocr_vl import OCR, TASK, TASKS, USUAL_NEW_TOKENS, PaddleOcrVl
+from sie_triton.models.families.shared.ocr.tasks import OcrTasks, PatchFiles, TaskProcessor
 from sie_triton.models.families.shared.readers.processor import TaskOptions
 from sie_triton.models.inputs.patch_resizing import patched_size
 
@@ -30,7 +24,7 @@ class PaddleProcessor(TaskProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PaddleProcessor:
-    tasks = Tasks(TASKS, TaskOptions.of(spec).default_task or OCR)
+    tasks = OcrTasks(TASKS, TaskOptions.of(spec).default_task or OCR)
     return PaddleProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)
 
 
@@ -46,7 +40,7 @@ def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
 
 def images(directory: Path) -> PatchFiles:
     """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-    files = PaddleOcrVl().read(directory)
+    files = PaddleOcrVl.read(directory)
     # config.json may have a setting for video, which the tower of this model does not use.
     vision = {name: value for name, value in files.vision.values.items() if name != "temporal_patch_size"}
     plan = PatchPlan.read(directory, Fields(files.vision.where, vision), "PaddleOCRVLImageProcessor")

@@ -8,7 +8,7 @@ from typing import Any
 from sie_triton.contract import Features, Part
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, TEXT
-from sie_triton.models.families.qwen3_vl_embedding import plan_of, read
+from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, plan_of
 from sie_triton.models.families.shared.pages.chat_reader import (
     AFTER,
     BEFORE,
@@ -51,6 +51,6 @@ class ChatProcessor(ConversationProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> ChatProcessor:
-    files = read(directory)
+    files = Qwen3VLEmbedding.read(directory)
     longest = min(spec.max_sequence_length, files.longest)
     return ChatProcessor(ChatReader(files, plan_of(files), longest, spec.runtime))

@@ -6,11 +6,11 @@ The prompt is the authors', with which the model was trained. Images are limited
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ, Tensor
-from sie_triton.models.families.base import Family, Options
-from sie_triton.models.families.qwen3_vl_embedding import read
+from sie_triton.models.families.base import Options
+from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding
+from sie_triton.models.families.shared.pages import VisionLanguageFamily
 
 PAIR_SIZES = Tensor(
     "pair_sizes", "INT32", (-1, 4), "[n, 4] height and width of the query's image and of the item's; 0: none", "", 0
@@ -24,15 +24,13 @@ class Qwen3VLRerankerOptions(Options):
     default_instruction: str = ""
 
 
-class Qwen3VLReranker(Family):
+class Qwen3VLReranker(VisionLanguageFamily):
     """The family. It recognises no directory, since no file identifies it: a model file must name it."""
 
-    inputs = ("text", "image")
+    model_types = Qwen3VLEmbedding.model_types
+    usual_longest = Qwen3VLEmbedding.usual_longest
     scores_pairs = True
     features = (READ, INPUT_IDS, PIXELS, PAIR_SIZES)
     options = Qwen3VLRerankerOptions
     takes_loras = True
     reference_adapters = ("qwen3_vl_reranker:Qwen3VLRerankerAdapter",)
-
-    def longest(self, directory: Path) -> int:
-        return read(directory).longest

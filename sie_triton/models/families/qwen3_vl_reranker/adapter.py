@@ -17,7 +17,7 @@ from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
-from sie_triton.models.families.qwen3_vl_embedding import plan_of, read
+from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, plan_of
 from sie_triton.models.families.qwen3_vl_reranker import PAIR_SIZES
 from sie_triton.models.families.qwen3_vl_reranker.processor import load_processor
 from sie_triton.models.families.shared.judge import keep_tokens
@@ -54,7 +54,7 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
-    files = read(directory)
+    files = Qwen3VLEmbedding.read(directory)
     plan, page = plan_of(files), load_processor(spec, directory).page()
     model: Any = engine.load(files.directory, AutoModelForImageTextToText)
     ids = answers(files)

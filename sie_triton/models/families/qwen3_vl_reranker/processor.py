@@ -10,7 +10,7 @@ import numpy as np
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT, TRUNCATED
-from sie_triton.models.families.qwen3_vl_embedding import plan_of, read
+from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, plan_of
 from sie_triton.models.families.qwen3_vl_reranker import PAIR_SIZES, Qwen3VLRerankerOptions
 from sie_triton.models.families.shared.pages.chat_reader import (
     AFTER,
@@ -94,7 +94,7 @@ def shown(item: Any, shorten: Callable[[str], str]) -> str:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PairProcessor:
-    files = read(directory)
+    files = Qwen3VLEmbedding.read(directory)
     longest = min(spec.max_sequence_length, files.longest)
     reader = ChatReader(files, plan_of(files), longest, spec.runtime)
     return PairProcessor(reader, Qwen3VLRerankerOptions.of(spec).default_instruction)

@@ -15,7 +15,7 @@ OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", BOXES.lengt
 OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", BOXES.lengths)
 
 
-class Seen(NamedTuple):
+class Detections(NamedTuple):
     """Objects in one image: `boxes` float32 [objects, 4]; `labels` int32 and `scores` float32, both [objects]."""
 
     boxes: npt.NDArray[np.float32]
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
     scores: npt.NDArray[np.float32]
 
 
-def tensors(images: Sequence[Seen]) -> Rows:
+def tensors(images: Sequence[Detections]) -> Rows:
     return {
         BOXES.name: np.concatenate([each.boxes for each in images]).astype(np.float32),
         OBJECT_LABELS.name: np.concatenate([each.labels for each in images]).astype(np.int32),

@@ -113,7 +113,7 @@ def strongest(weights: torch.Tensor, most: int) -> torch.Tensor:
 
 
 def load_idf(directory: Path, size: int) -> torch.Tensor:
-    """Return float32 [size]; LoadError if there are not so many weights."""
+    """Return float32 [size]; LoadError if there are more or fewer weights."""
     try:
         weights: torch.Tensor = load_file(directory / WEIGHTS)["weight"].float()
     except Exception as exc:  # safetensors raises nothing narrower

@@ -35,7 +35,7 @@ class SpladeTokenizer(RoleTokenizer):
 
 
 class LookupTokenizer(TextTokenizer):
-    """Tokenizer of documents beside that of queries, which has its own length and adds no special tokens."""
+    """Tokenizer of documents and a separate one of queries, which has its own length and adds no special tokens."""
 
     has_roles = True
 

@@ -21,12 +21,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
 from sie_triton.models.families.shared.token_adapter import TokenAdapter
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.models.families.stablebridge_pruner import (
-    KEEP_SCORES,
-    PASSAGE,
-    PrunerOptions,
-    head_file,
-)
+from sie_triton.models.families.stablebridge_pruner import KEEP_SCORES, PASSAGE, PrunerOptions, head_file
 
 # Names of the head's layers; training runs may have saved them with a prefix.
 FIRST, SECOND = "classifier.0.", "classifier.3."

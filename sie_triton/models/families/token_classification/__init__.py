@@ -14,15 +14,7 @@ from sie_triton.checkpoints.classifier import ClassifierFiles
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract import Entity, Extraction, Features, Findings, Parameter, ParameterValue, Ragged, Rows
-from sie_triton.contract.tensors import (
-    INPUT_IDS,
-    PIECE,
-    TOKEN_TYPE_IDS,
-    WORD_LENGTHS,
-    WORD_SPANS,
-    WORD_TOKENS,
-    Tensor,
-)
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS, WORD_LENGTHS, WORD_SPANS, WORD_TOKENS, Tensor
 from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.shared.classes import CLASS_NAMES
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS

@@ -15,16 +15,11 @@ OUTSIDE = "O"
 
 
 class TokenLabels(NamedTuple):
-    """Labels in the order of the scores.
+    """Labels in the order of the scores."""
 
-    - `names`: the labels, then the name of an entity that begins with each of them: PER for B-PER.
-    - `begins`: bool [labels], True if the label begins an entity.
-    - `kinds`: int [labels], equal for labels that continue each other.
-    """
-
-    names: npt.NDArray[np.object_]
-    begins: npt.NDArray[np.bool_]
-    kinds: npt.NDArray[np.intp]
+    names: npt.NDArray[np.object_]  # the labels, then the name of an entity that begins with each: PER for B-PER
+    begins: npt.NDArray[np.bool_]  # [labels] True if the label begins an entity
+    kinds: npt.NDArray[np.intp]  # [labels] equal for labels that continue each other
 
     @classmethod
     def of(cls, labels: Sequence[str]) -> "TokenLabels":

@@ -32,17 +32,12 @@ STEPS = {
 
 
 class Constraints(NamedTuple):
-    """Steps from token to token, in the order of the labels.
+    """Steps from token to token, in the order of the labels."""
 
-    - `into`: float64 [labels, labels], bias of the step into a label (row) from another (column); -inf forbids it.
-    - `begins`, `ends`: bool [labels], True for the first and for the last label of an entity.
-    - `outside`: index of O.
-    """
-
-    into: npt.NDArray[np.float64]
-    begins: npt.NDArray[np.bool_]
-    ends: npt.NDArray[np.bool_]
-    outside: int
+    into: npt.NDArray[np.float64]  # [labels, labels] bias of the step into a label (row) from another; -inf forbids it
+    begins: npt.NDArray[np.bool_]  # [labels] True for the first label of an entity
+    ends: npt.NDArray[np.bool_]  # [labels] True for the last label of an entity
+    outside: int  # index of O
 
     @classmethod
     def read(cls, directory: Path, labels: Sequence[str]) -> "Constraints | None":

@@ -15,7 +15,7 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
 from sie_triton.models.families.glm_ocr import TASKS
 from sie_triton.models.families.lighton_ocr import LightOnFiles
-from sie_triton.models.families.shared.ocr.tasks import Tasks
+from sie_triton.models.families.shared.ocr.tasks import OcrTasks
 from tests.support import ocr
 from tests.support.ocr import Library, asked
 from tests.support.pictures import picture, pictures, upright
@@ -105,7 +105,7 @@ def test_the_instruction_overrides_the_tasks_prompt():
     def words(tasks, **given):
         return tasks.task_and_prompt(Part("image", [], **given))[1]
 
-    plain, told = Tasks(TASKS, "table"), Tasks(TASKS, "ocr", "Read!")
+    plain, told = OcrTasks(TASKS, "table"), OcrTasks(TASKS, "ocr", "Read!")
     assert words(plain) == words(told, options={"task": "table"}) == "Table Recognition:"
     assert words(told) == "Read!"
     assert words(told, instruction="Why?") == words(plain, instruction="Why?", options={"task": "ocr"}) == "Why?"

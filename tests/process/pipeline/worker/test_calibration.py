@@ -17,7 +17,7 @@ from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker import calibration
 from sie_triton.pipeline.worker.__main__ import load
-from sie_triton.pipeline.worker.calibration import Device, Sampler, calibrate, calibration_name, choose, measure
+from sie_triton.pipeline.worker.calibration import MeasuredDevice, Sampler, calibrate, calibration_name, choose, measure
 from sie_triton.pipeline.worker.messages import Load
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.host import core_time
@@ -32,7 +32,7 @@ def sampler(max_length, unit):
 
 TOKENS = sampler(512, "tokens")
 
-DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
+DEVICE = MeasuredDevice(Engine(spec(), "cpu", Measurements()), 1)
 
 
 class FakeAdapter:
@@ -100,7 +100,7 @@ def test_it_is_measured_again_where_an_earlier_version_did_not_measure_the_short
 
 def test_it_is_measured_again_for_another_number_of_lanes(timed_adapter):
     """Each of two lanes may take half as much; what one lane may take is not forgotten."""
-    adapter, measurements, two = timed_adapter(), Measurements(), Device(DEVICE.engine, 2)
+    adapter, measurements, two = timed_adapter(), Measurements(), MeasuredDevice(DEVICE.engine, 2)
     assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE).sub_batch_cost == 1024
     assert calibrate(adapter, TOKENS, 512, measurements, two).sub_batch_cost == 512
     passes = adapter.passes
@@ -172,7 +172,7 @@ def short_of(num_tokens, padded_at=10**9):
 def test_a_size_without_memory_for_it_ends_the_doubling(num_lanes, sizes):
     """Earlier measurements stay if each lane can run that size at the same time as the others."""
     engine = Freeing(spec(), "cuda:0", Measurements())
-    assert list(measure(short_of(2048).forward, TOKENS, 16384, Device(engine, num_lanes))) == sizes
+    assert list(measure(short_of(2048).forward, TOKENS, 16384, MeasuredDevice(engine, num_lanes))) == sizes
     assert engine.freed == 1
 
 
@@ -184,13 +184,13 @@ def test_the_smallest_size_must_fit():
             raise MemoryError
 
     with pytest.raises(MemoryError):
-        measure(forward, TOKENS, 16384, Device(Freeing(spec(), "cuda:0", Measurements()), 2))
+        measure(forward, TOKENS, 16384, MeasuredDevice(Freeing(spec(), "cuda:0", Measurements()), 2))
 
 
 @pytest.mark.parametrize(("num_tokens", "padded_at"), [(2048, 2048), (10**9, 256)])
 def test_a_size_chosen_while_memory_is_short_is_not_stored(monkeypatch, num_tokens, padded_at):
     adapter, measurements = clocked(short_of(num_tokens, padded_at), monkeypatch), Measurements()
-    device = Device(Freeing(spec(), "cuda:0", Measurements()), 1)
+    device = MeasuredDevice(Freeing(spec(), "cuda:0", Measurements()), 1)
     assert calibrate(adapter, TOKENS, 4096, measurements, device).sub_batch_cost == 1024
     assert adapter.path == (PACKED if padded_at == 256 else PADDED)
     assert measurements.get(calibration_name(DEVICE.num_lanes)) is None
@@ -201,7 +201,7 @@ def test_trial_pass_errors_other_than_out_of_memory_are_raised():
         raise RuntimeError("shape mismatch")
 
     with pytest.raises(RuntimeError):
-        Device(Freeing(spec(), "cuda:0", Measurements()), 1).shortest(forward, TOKENS.batch(256), 1)
+        MeasuredDevice(Freeing(spec(), "cuda:0", Measurements()), 1).shortest(forward, TOKENS.batch(256), 1)
 
 
 def test_the_smallest_size_that_is_good_enough():

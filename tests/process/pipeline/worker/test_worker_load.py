@@ -17,7 +17,15 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.inputs import KINDS
 from sie_triton.pipeline.worker import __main__ as module
-from sie_triton.pipeline.worker.calibration import Calibration, Device, Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.pipeline.worker.calibration import (
+    Calibration,
+    MeasuredDevice,
+    Sampler,
+    calibrate,
+    choose,
+    faster_path,
+    sizes,
+)
 from sie_triton.pipeline.worker.device_bytes import DeviceBytes
 from sie_triton.pipeline.worker.graphs import Graphs
 from sie_triton.pipeline.worker.messages import OUT_OF_MEMORY, Failed, Forward, Load, PassResult
@@ -27,7 +35,7 @@ from tests.support.stages import spec
 OWN = {"family": NAME, "dims": {"dense": 2, "tags": 4}, "engine": "tests.support.family_double:OwnEngine"}
 
 
-DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
+DEVICE = MeasuredDevice(Engine(spec(), "cpu", Measurements()), 1)
 
 
 @pytest.fixture
@@ -295,7 +303,7 @@ def test_the_memory_of_the_largest_pass_is_measured():
             np.ones(64_000_000 // 8)  # beyond the size that malloc may take from memory that it has already
 
     assert 55e6 < DEVICE.pass_bytes(forward, made, 300) < 110e6
-    assert Device(Engine(spec(), "cuda:0", Measurements()), 1).pass_bytes(pytest.fail, made, 300) == 0
+    assert MeasuredDevice(Engine(spec(), "cuda:0", Measurements()), 1).pass_bytes(pytest.fail, made, 300) == 0
 
 
 def test_sizes_double_up_to_the_limit():

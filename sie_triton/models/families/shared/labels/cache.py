@@ -1,4 +1,4 @@
-"""A cache of the states of labels that an encoder of their own reads apart from the text."""
+"""A cache of the states of labels, for models that read labels by a separate encoder."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from sie_triton.models.families.shared.labels.words import pieces_of
 TOKENS_AT_ONCE = 16_384
 
 
-class Kept:
+class LabelStates:
     """Thread-safe cache of label states by their tokens; evicts the least recently used."""
 
     def __init__(self, max_bytes: int = 64 * 1024**2) -> None:
@@ -47,7 +47,7 @@ class Kept:
 class LabelReader(ABC):
     """Base of adapters whose batches carry LABEL_IDS and LABEL_SIZES with each piece."""
 
-    kept: Kept
+    kept: LabelStates
 
     @abstractmethod
     def _encoded(self, labels: Sequence[bytes]) -> list[torch.Tensor]:

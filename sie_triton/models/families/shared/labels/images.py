@@ -22,7 +22,7 @@ class LabelledImages(ImageProcessor, Generic[P]):
 
     @abstractmethod
     def prompt(self, labels: tuple[Label, ...], template: str) -> P:
-        """Return what the model reads of the labels; raise InputError naming a label."""
+        """Return the labels in the form that the model reads; raise InputError naming a label."""
 
     def template(self, part: Part) -> str:
         """Return the template into which labels are put in place of {}; raise InputError if the request's is wrong."""

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from sie_triton.checkpoints.chat_template import FILE
-from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.page_models import kind_of
 from sie_triton.contract import Extraction, Findings, Line, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ, Tensor
-from sie_triton.models.families.base import Family, Recognised
+from sie_triton.models.families.base import Recognised
+from sie_triton.models.families.shared.pages import VisionLanguageFamily
 from sie_triton.models.families.shared.readers.processor import (
     BEAMS_PARAMETER,
     CERTAIN,
@@ -29,10 +30,10 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
     return Findings(data=text, lines=[Line(text, None, label, CERTAIN)] if text else [])
 
 
-class OcrFamily(Family):
-    """Base of families of page readers. `model_type` is that in config.json."""
+class OcrFamily(VisionLanguageFamily):
+    """Base of families of page readers."""
 
-    model_type: ClassVar[str]
+    usual_longest = 131_072
     inputs = ("image",)
     extraction = Extraction((GENERATED,), findings)
     features: ClassVar[tuple[Tensor, ...]] = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES, NEW_TOKENS)
@@ -46,14 +47,3 @@ class OcrFamily(Family):
         files = self.read(directory)
         reason = f"config.json: {kind_of(directory)[0]}, pages and answers of up to {files.longest} tokens"
         return Recognised(reason, files.longest, {}, extracts=True, weights=(directory,))
-
-    def recognises(self, directory: Path) -> bool:
-        """Return whether config.json is that of the family."""
-        return kind_of(directory)[0] == self.model_type
-
-    def read(self, directory: Path) -> PageFiles:
-        """Read the files."""
-        return PageFiles.read(directory, (self.model_type,), longest=131_072)
-
-    def longest(self, directory: Path) -> int:
-        return self.read(directory).longest

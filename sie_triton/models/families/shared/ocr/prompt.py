@@ -15,12 +15,7 @@ from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models.families.shared.images import PreparedImage
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.processor import PATCHES_PER_TOKEN
-from sie_triton.models.families.shared.readers.processor import (
-    ReaderProcessor,
-    ReadingPrompt,
-    new_tokens,
-    num_beams,
-)
+from sie_triton.models.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.models.inputs.chat_template import ChatTemplate, Message
 from sie_triton.models.inputs.patch_resizing import resized_to
 from sie_triton.models.inputs.tokenizer import open_tokenizer

@@ -31,14 +31,14 @@ class PatchFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
+class OcrTasks:
     """Tasks of a model."""
 
     prompts: Mapping[str, str]  # name of a task → its prompt
     usual: str  # the default task
     default_prompt: str = ""  # replaces that of the default task; empty: none
 
-    def check(self) -> "Tasks":
+    def check(self) -> "OcrTasks":
         """Raise LoadError if the default task is unknown."""
         if self.usual not in self.names:
             raise LoadError(f"default_task: {self._unknown(self.usual)}", "unsupported")
@@ -66,7 +66,7 @@ class Tasks:
 class TaskProcessor(OcrProcessor):
     """Processor whose task numbers are positions in `tasks.prompts`."""
 
-    def __init__(self, of: PatchFiles, tasks: Tasks, usual_tokens: int, spec: ModelSpec) -> None:
+    def __init__(self, of: PatchFiles, tasks: OcrTasks, usual_tokens: int, spec: ModelSpec) -> None:
         self._tasks, self._numbers = tasks.check(), {name: i for i, name in enumerate(tasks.prompts)}
         super().__init__(of.files, of.sizes, usual_tokens, spec)
 

@@ -90,9 +90,8 @@ class PageProcessor(TextOrImage):
 
 
 def whole_tokenizer(directory: Path) -> tokenizers.Tokenizer:
-    """Load tokenizer.json without its truncation and padding; raise LoadError if it cannot be read."""
+    """Open tokenizer.json without its truncation; raise LoadError if it cannot be read."""
     tokenizer = open_tokenizer(directory)
-    tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 

@@ -18,7 +18,7 @@ from sie_triton.models.families.shared.pages.multimodal_adapter import Multimoda
 from sie_triton.models.families.shared.token_batch import tokens
 
 
-class TowerAdapter(MultimodalAdapter):
+class PageTowerAdapter(MultimodalAdapter):
     """Base of such adapters: a vector for each token, by `projection`.
 
     `connector` makes states of the language model of those of the tower. An image has at most `most_pictures`.

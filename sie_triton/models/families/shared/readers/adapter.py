@@ -14,12 +14,7 @@ from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.shared.readers.processor import (
-    GENERATED,
-    MAX_BEAMS,
-    NEW_TOKENS,
-    num_beams,
-)
+from sie_triton.models.families.shared.readers.processor import GENERATED, MAX_BEAMS, NEW_TOKENS, num_beams
 from sie_triton.models.inputs.features import copies
 
 # Few tokens for measuring: the cost of the image differs between machines, and a pass must be short.

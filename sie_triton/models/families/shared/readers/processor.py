@@ -60,7 +60,6 @@ class TaskOptions(Options):
 
 
 def text_of(row: Rows) -> str:
-    """Return the generated text of one item."""
     return bytes(row[GENERATED.name]).decode()
 
 

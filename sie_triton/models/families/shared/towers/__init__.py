@@ -20,18 +20,6 @@ class TowerOptions(Options):
     open_clip_model_id: str = ""  # "hf-hub:org/name", which SIE reads in place of hf_id: the same repository
     dense_dim: int | None = None  # equal to that of tasks
 
-    def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        """See Family.refusals."""
-        where, asked = "profiles.default.adapter_options.loadtime", self.open_clip_model_id
-        repository = spec.weights.removeprefix(HUB).partition("@")[0]
-        if asked and spec.weights.startswith(HUB) and asked != f"{ON_THE_HUB}{repository}":
-            yield (
-                f"{where}.open_clip_model_id: must be {ON_THE_HUB}{repository}, like hf_id (given {asked}); hf_id "
-                "must name the repository whose weights are to be served"
-            )
-        if self.dense_dim not in (None, dim := spec.dims.get("dense")):
-            yield f"{where}.dense_dim: must be {dim}, like tasks.encode.dense.dim (given {self.dense_dim})"
-
 
 class TowerFamily(Family):
     inputs = ("text", "image")
@@ -40,4 +28,12 @@ class TowerFamily(Family):
     options = TowerOptions
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        return TowerOptions.of(spec).refusals(spec)
+        where, options = "profiles.default.adapter_options.loadtime", TowerOptions.of(spec)
+        asked, repository = options.open_clip_model_id, spec.weights.removeprefix(HUB).partition("@")[0]
+        if asked and spec.weights.startswith(HUB) and asked != f"{ON_THE_HUB}{repository}":
+            yield (
+                f"{where}.open_clip_model_id: must be {ON_THE_HUB}{repository}, like hf_id (given {asked}); hf_id "
+                "must name the repository whose weights are to be served"
+            )
+        if options.dense_dim not in (None, dim := spec.dims.get("dense")):
+            yield f"{where}.dense_dim: must be {dim}, like tasks.encode.dense.dim (given {options.dense_dim})"
