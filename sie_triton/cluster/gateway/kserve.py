@@ -15,14 +15,12 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
+from sie_triton.cluster.gateway.port import Receiving
 from sie_triton.cluster.gateway.questions import check_size
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.gateway.receiving import Receiving
-from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import Answer, unknown_model, with_parameters
+from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
 from sie_triton.cluster.protobuf import fields
-from sie_triton.cluster.statuses import OK
 from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.doors.access import Access
 from sie_triton.doors.backend import QUESTION_S
@@ -137,7 +135,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         arrived = monotonic()
         name, left_s = _head(request, context, self._limits.max_fields)
         pool = self._pool(context)
-        if not (model := await self._queue.mentions.model_of(pool, name)):
+        if not (model := await self._queue.questions.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name[:200]))
         metadata = _metadata(context.invocation_metadata())
         given = {name: metadata[name] for name in FORWARDED if name in metadata}
@@ -149,7 +147,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _asking(self, method: str) -> Handler:
         async def ask(request: bytes, context: Context) -> bytes:
-            answer, body = await self._queue.mentions.ask(self._pool(context), method, request, QUESTION_S)
+            answer, body = await self._queue.questions.ask(self._pool(context), method, request, QUESTION_S)
             return await _answered(answer, body, context)
 
         return ask
@@ -240,6 +238,47 @@ def _counted(route: str, behavior: Behavior) -> Behavior:
             count(route, OF_HTTP.get(status, 500), monotonic() - began)
 
     return behave
+
+
+# Fields that tell what a message of statistics is about.
+KEYS = ("name", "version", "batch_size")
+
+
+def summed(responses: Iterable[bytes]) -> bytes:
+    """Return one ModelStatisticsResponse for those of several workers, serialized."""
+    total = service_pb2.ModelStatisticsResponse()
+    for each in responses:
+        _add_all(total.model_stats, service_pb2.ModelStatisticsResponse.FromString(each).model_stats)
+    return _bytes(total)
+
+
+def _add_all(to: Any, messages: Iterable[Any]) -> None:
+    """Add messages to those of the same name, version or batch size."""
+    present = {_key(each): each for each in to}
+    for message in messages:
+        if (found := present.get(_key(message))) is None:
+            to.add().CopyFrom(message)
+        else:
+            _add(found, message)
+
+
+def _add(to: Any, message: Any) -> None:
+    for field, value in message.ListFields():
+        if field.name in KEYS:
+            continue
+        if field.message_type is None and not isinstance(value, int):
+            continue
+        present = getattr(to, field.name)
+        if isinstance(value, int):
+            setattr(to, field.name, max(present, value) if field.name == "last_inference" else present + value)
+        elif hasattr(value, "ListFields"):
+            _add(present, value)
+        elif hasattr(value, "add"):
+            _add_all(present, value)
+
+
+def _key(message: Any) -> tuple[Any, ...]:
+    return tuple(getattr(message, name, None) for name in KEYS)
 
 
 def _bytes(message: Any) -> bytes:

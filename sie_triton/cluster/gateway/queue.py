@@ -17,15 +17,14 @@ from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, connect, listen
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.gate import Gate
-from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.leases import Leases
-from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Wanted
 from sie_triton.cluster.model_files import opener, reader
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.cluster.tasks import Tasks, restarted_forever
 from sie_triton.doors.memory import hold
@@ -46,7 +45,6 @@ class Queue:
         self.pools = Pools(settings.pool, profiles, startable, limits)
         self.requests: Requests
         self.questions: Questions
-        self.mentions: Mentions
         self._heard_at = time.monotonic()  # the latest time at which the queue had this gateway's heartbeat
         self._is_closing = False
         self._gate = Gate(self.pools.window, limits)
@@ -58,13 +56,12 @@ class Queue:
         limits = self.limits
         self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed, limits)
         self._js = OwnJetStream(self._nats, timeout=limits.confirm_s)
-        large = LargeRequests(self._settings.payload_store_url, self.name, self._now)
-        self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, large, limits)
+        payloads = Payloads(url) if (url := self._settings.payload_store_url) else None
+        self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, payloads, limits)
         await listen(self._nats, subjects.answers(self.name), self.requests.take)
         await listen(self._nats, subjects.ALL_WORKERS, self.pools.workers.hear)
         await listen(self._nats, subjects.ALL_GATEWAYS, self._hear_gateway)
-        self.questions = Questions(self._nats, self.pools.workers, limits)
-        self.mentions = Mentions(self.pools, self.questions, limits)
+        self.questions = Questions(self._nats, self.pools, limits)
         self.pools.listen_anew()
         self.requests.prepare(self._settings.pool)
         producers = words(self._settings.nats_config_trusted_producers)
@@ -74,7 +71,7 @@ class Queue:
         self.leases = Leases(self._settings, self._js, self.pools, limits)
         self._figures = metrics.QueueMetrics(self._js, self.pools, self.leases, limits)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
-        parts += [self._figures.keep_measuring, large.sweep]
+        parts += [self._figures.keep_measuring, self.requests.sweep]
         for work in parts:
             self._tasks.start(restarted_forever(work, limits.restart_s))
         return self

@@ -5,9 +5,8 @@ import os
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.kserve import KServe
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
-from sie_triton.cluster.gateway.port import SHARES, Port
+from sie_triton.cluster.gateway.port import SHARES, Port, Receiving
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.doors import counts
 from sie_triton.doors.endpoint import Door

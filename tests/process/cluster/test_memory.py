@@ -43,14 +43,14 @@ def most_at_once(triton: FakeTriton, is_counted: Callable[[str], bool] = lambda 
 
 def returned(sidecar: Sidecar) -> list[bytes]:
     """Return the list of what a sidecar gives back to the queue from now on."""
-    found, publish = [], sidecar._runner.replies.publish
+    found, publish = [], sidecar._runner._publish
 
     async def spied(subject: str, data: bytes = b"") -> None:
         if data.startswith(b"-NAK"):
             found.append(data)
         await publish(subject, data)
 
-    sidecar._runner.replies.publish = spied
+    sidecar._runner._publish = spied
     return found
 
 
