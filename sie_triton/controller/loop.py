@@ -16,7 +16,7 @@ from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.lora_adapters import ServedLoras
 from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.controller.memory_grants import MemoryGrants
-from sie_triton.controller.model_control import ModelControl
+from sie_triton.controller.model_control import ModelControl, TritonWatchdog
 from sie_triton.controller.model_states import (
     ModelState,
     Stages,
@@ -29,13 +29,12 @@ from sie_triton.controller.model_states import (
 from sie_triton.controller.news import News
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
-from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, answer_load
 from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import LOADING, RESIDENT, Record, read_failure, ring
 from sie_triton.settings import Settings
-from sie_triton.system.native import kernels_in_use
+from sie_triton.system.native.loading import kernels_in_use
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.system.processes.pids import ProcessId, is_alive
 

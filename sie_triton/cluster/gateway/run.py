@@ -13,7 +13,7 @@ from sie_triton.doors.endpoint import Door
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import serve
-from sie_triton.http.connections import affordable
+from sie_triton.http.connection import affordable
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry import logs
 

@@ -48,7 +48,7 @@ from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, words
-from sie_triton.system.processes.pulse import beat
+from sie_triton.system.processes.supervisor import beat
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,13 @@ from typing import Any
 import grpc
 from hypothesis import strategies as st
 
-from sie_triton.cluster.gateway.kserve import SERVICE, KServe
+from sie_triton.cluster.gateway.kserve import SERVICE, KServe, fields
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.port import Receiving
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Cancel, Work
-from sie_triton.cluster.protobuf import fields
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.server import Response
 from sie_triton.doors.memory import MemoryBudget
