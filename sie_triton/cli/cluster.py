@@ -47,7 +47,7 @@ def gateway(**flags: Any) -> None:
 
     settings = _settings(flags)
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    module = "sie_triton.cluster.gateway"
+    module = "sie_triton.cluster.gateway.run"
     terminal = Terminal.of(settings.log_json)
     with until_signal(), doors(settings, {}, terminal.say, module, also_ports=[settings.grpc_port]):
         terminal.announce("SIE gateway started")

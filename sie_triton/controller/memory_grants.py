@@ -279,10 +279,7 @@ class DeviceBooks:
         others = [
             model
             for name, model in self.models.items()
-            if model.is_resident
-            and name != beneficiary
-            and not self._swaps.is_evicting(name)
-            and self._swaps.may_try(name)
+            if model.is_resident and name != beneficiary and self._swaps.may_evict(name)
         ]
         models = [model.as_resident() for model in others if self._has(model.record)]
         copies = [self._as_resident(model, copy) for model in others if (copy := self.copy_of(model))]

@@ -77,8 +77,12 @@ class Questions:
         if not workers:
             raise Unreachable(f"no worker of pool {pool} is ready; retry")
         chosen = max(workers, key=lambda each: (each.free_bytes, each.worker))
-        subject = subjects.questions_of(pool, chosen.worker)
-        answer, _ = await self._ask_at(subject, SERVE_KNOWN, model.encode(), self._limits.serve_s)
+        subject, message = subjects.questions_of(pool, chosen.worker), _message(SERVE_KNOWN, model.encode())
+        try:
+            answered = await self._nats.request(subject, message, timeout=self._limits.serve_s)
+            answer, _ = Answer.read(answered.data)
+        except (NatsError, TimeoutError, Malformed) as exc:
+            raise Unreachable(f"the worker does not answer ({type(exc).__name__}); retry") from exc
         if answer.status == NOT_FOUND:
             if len(self._unknown) >= 1000:
                 self._unknown.clear()
@@ -136,14 +140,6 @@ class Questions:
         if serving := [each.worker for each in ready if model in each.models or model in each.ensembles]:
             return subjects.questions_of(pool, serving[(crc32(model.encode()) + attempt) % len(serving)])
         return subjects.questions(pool)
-
-    async def _ask_at(self, subject: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
-        """Return the answer of the worker with this subject."""
-        try:
-            answered = await self._nats.request(subject, _message(method, request), timeout=left_s)
-            return Answer.read(answered.data)
-        except (NatsError, TimeoutError, Malformed) as exc:
-            raise Unreachable(f"the worker does not answer ({type(exc).__name__}); retry") from exc
 
     async def ask_all(self, pool: str, method: str, request: bytes, left_s: float) -> list[tuple[Answer, bytes]]:
         """Return the answers of all ready workers; those that do not answer are left out."""

@@ -14,7 +14,7 @@ from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import serve
 from sie_triton.http.connection import affordable
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, read_settings
 from sie_triton.system.telemetry import logs
 
 # Name of the gateway in traces; the parts of a server have that of `tracing.DEFAULTS`.
@@ -59,3 +59,7 @@ def run(settings: Settings) -> None:
     door = Door(settings, backend)
     backend.memory, door.when_draining = door.memory, backend.drain
     serve(door, [PoolRoutes(queue, settings).all])
+
+
+if __name__ == "__main__":
+    run(read_settings())

@@ -82,6 +82,8 @@ class Sidecar:
         self._is_ready = False
         self._has_looked = False  # Triton's models are known
         self._names: list[str] = []
+        # By the latest look: models, ensembles of tasks, sizes and ages of resident models, free bytes.
+        self._found: tuple[list[str], list[str], dict[str, tuple[float, float]], int] = [], [], {}, 0
         self._num_gpus = int(bool(settings.gpu_type))
         self._named_at = 0.0
         self._tasks = Tasks()
@@ -100,9 +102,7 @@ class Sidecar:
         self._files = ModelFiles(files, self._server.models, self._home, look_s, limits)
         self._files.when_applied = self._look_at_names_soon
         self._leases = Bucket(lambda: self._js.key_value(subjects.LEASES), read_lease, limits=limits)
-        self._placing = Placing(
-            self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0), limits
-        )
+        self._placing = Placing(self._nats, self._js, self._runner, self._claims, self._workers, self._health(), limits)
         await self._open()
         await self._runner.receipts.give_back(self._nats, limits)
         self._runner.when_free = lambda: self._tasks.start(self._placing.pull_all())
@@ -213,7 +213,7 @@ class Sidecar:
         is_known = self._leases.are_known.is_set()
         if not is_known or self.should_move.is_set() or not self.is_ready:
             return
-        leases, own = self._leases.values.values(), self._health_now()
+        leases, own = self._leases.values.values(), self._health()
         self.best_pool = best_pool(own, self._home, leases, self._workers.all(), time.time(), self._limits.lease_ttl_s)
         if self.best_pool != self._pool:
             log.info("moves from pool %s to %s", self._pool, self.best_pool)
@@ -244,31 +244,25 @@ class Sidecar:
         served = (name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES))
         models = [name for name in served if name not in incomplete]
         self._has_looked = self._placing.knows_models = self._has_looked or bool(self._names)
-        self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
+        self._found = sorted(models), sorted(of_tasks), resident, free
+        self._placing.own = self._health()
 
     async def _publish_health(self) -> None:
-        own = self._placing.own = self._health_now()
+        own = self._placing.own = self._health()
         OPEN.set(own.open)
         EPOCH.set(own.epoch)
         LIMIT.set(own.limit)
         CLAIMS.set(len(own.claims))
         await self._nats.publish(subjects.worker_health(self._pool, self.name), own.packed())
 
-    def _health_now(self) -> Health:
-        own = self._placing.own
-        return self._health(own.models, own.ensembles, own.resident, own.free_bytes)
-
-    def _health(self, models: Any, ensembles: Any, resident: Any, free_bytes: int) -> Health:
+    def _health(self) -> Health:
         runner: Runner = self._runner
         return Health(
             self.name,
             self._pool,
             self._settings.machine_profile or self._home,
             self.is_ready,
-            models,
-            ensembles,
-            resident,
-            free_bytes,
+            *self._found,
             runner.num_open,
             runner.quantum.limit,
             self._claims.mine(),
