@@ -22,9 +22,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 
 from benchmarks.ports import free_ports
-from sie_triton.http.connection import MAX_DESCRIPTORS as MAX
 from sie_triton.http.limits import ConnectionLimits
 from sie_triton.http.server import serving
+from sie_triton.system.processes.limits import MAX_DESCRIPTORS as MAX
 from sie_triton.system.processes.limits import raise_limit
 from tests.support.controller import wait_for
 from tests.support.http_clients import client_of
