@@ -17,8 +17,7 @@ from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from sie_triton.system.native.builds import BUILDS, BUILT, PACKAGE
-from sie_triton.system.native.compiler import compile_build
+from sie_triton.system.native.builds import BUILDS, BUILT, PACKAGE, compile_build
 
 
 class BuildPackage(build_py):

@@ -16,7 +16,7 @@ from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.sources import DEFAULT, file_settings, source_of, variable
 from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.system.printing import echo
-from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.limits import raise_limit
 from sie_triton.system.processes.signals import until_signal, wait_for_signal
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
@@ -47,7 +47,7 @@ def gateway(**flags: Any) -> None:
 
     settings = _settings(flags)
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    module = "sie_triton.cluster.gateway"
+    module = "sie_triton.cluster.gateway.run"
     terminal = Terminal.of(settings.log_json)
     with until_signal(), doors(settings, {}, terminal.say, module, also_ports=[settings.grpc_port]):
         terminal.announce("SIE gateway started")

@@ -11,7 +11,7 @@ from sie_triton.settings import settings_of_server
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.system.printing import echo
-from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.limits import raise_limit
 from sie_triton.system.processes.signals import until_signal, wait_for_signal
 
 ADDRESSES = ("host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token")

@@ -83,7 +83,8 @@ class SidecarLimits(ClusterLimits):
     # Work in progress
     report_s: float = 1.0  # between two reports that it goes on
     ack_wait_s: float = 5.0  # without a report it goes to another worker
-    gateway_gone_s: float = 15.0  # after the last heartbeat of a gateway its work is dropped
+    gateway_silent_s: float = 3.0  # after the last heartbeat of a gateway, its work is returned ...
+    gateway_gone_s: float = 15.0  # ... and dropped
     max_withdrawn: int = 10_000  # requests that were withdrawn before they came
     max_error_deliveries: int = 8  # then an error that another worker might not have is the answer
     max_triton_deaths: int = 2  # Tritons that a request may end

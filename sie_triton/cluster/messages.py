@@ -11,10 +11,12 @@ from typing import Any, Self, get_args, get_origin
 import msgpack  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.statuses import OK
 from sie_triton.errors import SIEError
 
 log = logging.getLogger(__name__)
+
+# Statuses of answers: gRPC's status codes (https://grpc.io/docs/guides/status-codes).
+OK, CANCELLED, INVALID, DEADLINE_EXCEEDED, NOT_FOUND, INTERNAL, UNAVAILABLE = 0, 1, 3, 4, 5, 13, 14
 
 # Version of the header. A reader refuses others.
 VERSION = 1

@@ -23,10 +23,16 @@ def keep_files_private() -> None:
 
 
 class Payloads:
-    """The payload store at a URL. Its methods raise StoreError. Belongs to one event loop."""
+    """The payload store at a URL. Its methods raise StoreError. Belongs to one event loop.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    Few payloads are read at a time. While the store does not answer, requests would fill a sidecar's places, so they
+    wait a little for their turn to read, and then go back to the queue.
+    """
+
+    def __init__(self, url: str, limits: SidecarLimits = SidecarLimits()) -> None:
+        self._url, self._limits = url, limits
+        self._turns = asyncio.Semaphore(limits.max_reads)
+        self._is_stalled = False
 
     async def put(self, gateway: str, number: int, deadline: float, body: bytes) -> str:
         """Store a request; return its path."""
@@ -36,11 +42,29 @@ class Payloads:
 
     async def size(self, path: str) -> int | None:
         """Return the size of a stored request in bytes; None if it has been removed."""
-        return await self._store.size(path)
+        async with self._turn():
+            return await self._store.size(path)
 
     async def get(self, path: str, max_bytes: int) -> bytes | None:
         """Return a stored request; None if it has been removed."""
-        return await self._store.read(path, max_bytes)
+        async with self._turn():
+            return await self._store.read(path, max_bytes)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        if self._is_stalled and self._turns.locked():
+            raise StoreError("earlier reads have not ended")
+        try:
+            async with asyncio.timeout(self._limits.read_turn_s):
+                await self._turns.acquire()
+        except TimeoutError:
+            self._is_stalled = True
+            raise StoreError("earlier reads have not ended") from None
+        try:
+            yield
+        finally:
+            self._is_stalled = False
+            self._turns.release()
 
     async def remove(self, path: str) -> None:
         await self._store.remove(path)
@@ -63,42 +87,3 @@ class Payloads:
     @cached_property
     def _store(self) -> AsyncObjectStore:
         return AsyncObjectStore(self._url)
-
-
-class Reads:
-    """Reads of a payload store, few at a time. Belongs to one event loop.
-
-    While the store does not answer, requests would fill a sidecar's places, so they wait a little for their turn, and
-    then go back to the queue.
-    """
-
-    def __init__(self, payloads: Payloads, limits: SidecarLimits = SidecarLimits()) -> None:
-        self._payloads, self._limits = payloads, limits
-        self._turns = asyncio.Semaphore(limits.max_reads)
-        self._is_stalled = False
-
-    async def size(self, path: str) -> int | None:
-        """Return the size of a stored request in bytes; else as `get`."""
-        async with self._turn():
-            return await self._payloads.size(path)
-
-    async def get(self, path: str, max_bytes: int) -> bytes | None:
-        """Return a stored request; None if it has been removed. StoreError also if its turn does not come."""
-        async with self._turn():
-            return await self._payloads.get(path, max_bytes)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        if self._is_stalled and self._turns.locked():
-            raise StoreError("earlier reads have not ended")
-        try:
-            async with asyncio.timeout(self._limits.read_turn_s):
-                await self._turns.acquire()
-        except TimeoutError:
-            self._is_stalled = True
-            raise StoreError("earlier reads have not ended") from None
-        try:
-            yield
-        finally:
-            self._is_stalled = False
-            self._turns.release()

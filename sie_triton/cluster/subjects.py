@@ -15,6 +15,7 @@ bucket SIE_MODEL_FILES       model files of all pools, as the config service has
 """
 
 import re
+from typing import NamedTuple
 
 from sie_triton.errors import InputError
 
@@ -31,7 +32,7 @@ MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
 RECEIPT = re.compile(
     r"\$JS\.ACK\.([!-)+\-/-=?-~]{1,64}\.[!-)+\-/-=?-~]{1,64}\.)?"
     r"(?P<stream>SIE_WORK_[A-Za-z0-9_-]{1,64})\.[A-Za-z0-9_+=-]{1,600}"
-    r"\.[0-9]{1,20}\.(?P<number>[0-9]{1,20})(\.[0-9]{1,20}){3}(\.[A-Za-z0-9]{1,64})?",
+    r"\.(?P<deliveries>[0-9]{1,20})\.(?P<sequence>[0-9]{1,20})(\.[0-9]{1,20}){3}(\.[A-Za-z0-9]{1,64})?",
     re.ASCII,
 )
 
@@ -58,7 +59,11 @@ def token(model: str) -> str:
     """
     if not MODEL.fullmatch(model):
         raise InputError.at("model", f"{model[:80]!r} is not a model's name")
-    return model.replace(".", "=2E")
+    return escaped(model)
+
+
+def escaped(name: str) -> str:
+    return name.replace(".", "=2E")
 
 
 def model_of(name: str) -> str:
@@ -109,14 +114,22 @@ def gateway_health(gateway: str) -> str:
     return f"sie.gateway.{gateway}"
 
 
-def delivered(receipt: str) -> tuple[str, int] | None:
-    """Return the stream of the work that a receipt acknowledges, and its number there; None if it is no receipt.
+class Delivered(NamedTuple):
+    """The stream of a request, its number there, and how often it was delivered."""
+
+    stream: str
+    sequence: int
+    num_deliveries: int
+
+
+def delivered(receipt: str) -> Delivered | None:
+    """Return which request a receipt acknowledges; None if it is no receipt.
 
     >>> delivered("$JS.ACK.SIE_WORK_default.m.1.7.3.1795918188137359161.0"), delivered("sie.cancel.default")
-    (('SIE_WORK_default', 7), None)
+    (Delivered(stream='SIE_WORK_default', sequence=7, num_deliveries=1), None)
     """
     found = RECEIPT.fullmatch(receipt)
-    return (found["stream"], int(found["number"])) if found else None
+    return Delivered(found["stream"], int(found["sequence"]), int(found["deliveries"])) if found else None
 
 
 ALL_WORKERS = "sie.health.*.*"

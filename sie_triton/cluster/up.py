@@ -147,13 +147,13 @@ def sidecar(settings: Settings, say: Say, limits: UpLimits) -> Companion:
     # Not marked as the server's process, which the server would end when it starts anew.
     environment = {**resolved(settings), **settings.telemetry.variables()}
     log, name = log_of(settings, "sidecar"), f"the sidecar of {settings.worker_id}"
-    module, end_s = "sie_triton.cluster.sidecar", limits.sidecar_end_s
+    module, end_s = "sie_triton.cluster.sidecar.run", limits.sidecar_end_s
     return Companion(name, [module], log, environment, say, end_s=end_s, beats=True)
 
 
 def config_service(settings: Settings, say: Say, limits: UpLimits) -> Companion:
     private_directory(settings.data_dir)
-    module, log, end_s = "sie_triton.cluster.config", log_of(settings, "config"), limits.config_end_s
+    module, log, end_s = "sie_triton.cluster.config.run", log_of(settings, "config"), limits.config_end_s
     return Companion("the config service", [module], log, resolved(settings), say, end_s=end_s)
 
 
@@ -178,7 +178,7 @@ def cluster(
         log = log_of(settings.model_copy(update={"data_dir": directory}), "nats")
         stack.enter_context(nats(directory / "nats", port, users, log, say, limits))
         stack.enter_context(config_service(config, say, limits))  # it makes the streams
-        gateway_module, marked = "sie_triton.cluster.gateway", environment_of(gateway)
+        gateway_module, marked = "sie_triton.cluster.gateway.run", environment_of(gateway)
         stack.enter_context(doors(gateway, marked, say, gateway_module, also_ports=[gateway.grpc_port]))
         for each in workers:
             stack.enter_context(worker(each, models, say, limits))

@@ -26,14 +26,14 @@ from sie_triton.controller.memory import DeviceMemory, total
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState
-from sie_triton.controller.unserved import unserved
+from sie_triton.controller.repository import unserved
 from sie_triton.errors import LoadError, ModelLoading, ServerError
 from sie_triton.http.access import Guard, WebPageGuard
-from sie_triton.http.body import small_body
+from sie_triton.http.server import small_body
 from sie_triton.records.change import UNKNOWN, WRONG, ChangeOutcome, ChangeRefused
 from sie_triton.records.status import ENGINES, RESIDENT
 from sie_triton.settings import Settings
-from sie_triton.system.processes.pulse import beat
+from sie_triton.system.processes.supervisor import beat
 
 log = logging.getLogger(__name__)
 

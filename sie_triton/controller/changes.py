@@ -20,8 +20,7 @@ from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.mentions import Mentions
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl
 from sie_triton.controller.model_states import Stages, models_of, num_open
-from sie_triton.controller.refresh import refresh
-from sie_triton.controller.repository_state import Wanted, Watch, remove_steps, steps_in, touch, wanted
+from sie_triton.controller.repository import Wanted, Watch, refresh, remove_steps, steps_in, touch, wanted
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.change import CONFLICT, UNKNOWN, ChangeOutcome, ChangeRefused

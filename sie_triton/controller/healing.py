@@ -5,7 +5,7 @@ The records of dead processes say what to replace; they stay until that is done.
 
 import logging
 import signal
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from time import monotonic
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import orphaned_regions
 from sie_triton.controller.model_control import OutOfService
-from sie_triton.controller.model_states import ModelState, Processes, Stages, num_open
-from sie_triton.controller.swaps import Swaps
+from sie_triton.controller.model_states import ModelState, Processes, Stages
+from sie_triton.controller.swaps import Backoff, Swaps
 from sie_triton.records.revisions import model_of
-from sie_triton.records.status import STAGES, Record, loras_path, process_of, status_path, worker_of
+from sie_triton.records.status import Record, loras_path, status_path, worker_of
 from sie_triton.records.traffic import traffic_path
 from sie_triton.system.processes.pids import ProcessId
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class Healing:
     """Replaces processes that died, ends those that are stopped, and removes the shared memory that both leave.
 
-    Holds the results of earlier rounds: stopped processes, attempts and when the next is due, orphaned regions.
+    Holds the results of earlier rounds: stopped processes, attempts, orphaned regions.
     `directory` holds the status records. The controller's round calls every method. The error of a swap is not raised;
     the swap is retried.
     """
@@ -36,8 +36,7 @@ class Healing:
         self._directory, self._limits = directory, limits
         self._swaps = swaps
         self._stopped: set[ProcessId] = set()
-        self._superseded: dict[ProcessId, float] = {}
-        self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
+        self._attempts = Backoff(limits)
         self._orphans: set[Path] = set()
         self._orphans_sought = self._died_at = monotonic()
 
@@ -57,7 +56,7 @@ class Healing:
                 _end_workers(processes.dead)
                 model = models.get(model_of(steps))
                 if processes.living or steps in leaving:
-                    self._attempts.pop((steps, stage), None)
+                    self._attempts.end((steps, stage))
                     self._forget(steps, stage, processes.dead)
                 elif model is None or model.steps == steps:
                     self._replace(steps, stage, processes)
@@ -70,14 +69,6 @@ class Healing:
         for process in stopped & self._stopped:
             process.send(signal.SIGKILL)
         self._stopped = stopped
-
-    def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
-        """Kill unneeded old processes that Triton keeps for a request that it never runs: one without a batch."""
-        now = monotonic()
-        self._superseded = {process: self._superseded.get(process, now) for process in self._unneeded(stages, leaving)}
-        for process, since in self._superseded.items():
-            if now - since > self._limits.superseded_s:
-                process.send(signal.SIGKILL)
 
     def remove_orphans(self, triton: int) -> None:
         """Remove shared memory of processes that died with requests in them, which Triton leaks.
@@ -98,28 +89,9 @@ class Healing:
         """Reset for a new tritonserver, with which no attempt has been made."""
         self._attempts.clear()
 
-    def _unneeded(self, stages: Stages, leaving: Container[str]) -> Iterator[ProcessId]:
-        """Yield the old processes that no request needs.
-
-        A request holds one process of each step from its start. After a swap of a step, the requests that hold its old
-        process have reached it once the steps before were seen without requests.
-        """
-        for stage, by_steps in stages.items():
-            before = {each: stages[each] for each in STAGES[: STAGES.index(stage)]}
-            for steps, processes in by_steps.items():
-                if steps in leaving:
-                    yield from () if num_open(stages, steps) else map(process_of, processes.living)
-                    continue
-                have_reached_it = not num_open(before, steps)
-                for record in processes.living[:-1]:
-                    process = process_of(record)
-                    if not record["num_open"] and (have_reached_it or process in self._superseded):
-                        yield process
-
     def _replace(self, steps: str, stage: str, processes: Processes) -> None:
-        due, pause = self._attempts.get((steps, stage), (0.0, self._limits.first_pause_s))
-        if monotonic() >= due:
-            self._attempts[steps, stage] = monotonic() + pause, min(2 * pause, self._limits.longest_pause_s)
+        if self._attempts.is_due((steps, stage)):
+            self._attempts.begin((steps, stage))
             swap = self._swaps.swap(model_of(steps), stage, "heal")
             swap.add_done_callback(partial(self._give_up_unserved, steps, stage, processes.dead))
 

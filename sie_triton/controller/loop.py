@@ -3,7 +3,6 @@
 import fcntl
 import logging
 import os
-import signal
 from collections import Counter
 from collections.abc import Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,8 +15,8 @@ from sie_triton.controller.healing import Healing
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.lora_adapters import ServedLoras
 from sie_triton.controller.memory import DeviceMemory, Meter
-from sie_triton.controller.memory_grants import MemoryGrants, withdraw
-from sie_triton.controller.model_control import ModelControl
+from sie_triton.controller.memory_grants import MemoryGrants
+from sie_triton.controller.model_control import ModelControl, TritonWatchdog
 from sie_triton.controller.model_states import (
     ModelState,
     Stages,
@@ -30,14 +29,12 @@ from sie_triton.controller.model_states import (
 from sie_triton.controller.news import News
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
-from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.records.bell import ring
-from sie_triton.records.grants import CONTROLLER_LOCK
+from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, answer_load
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.status import LOADING, RESIDENT, Record, read_failure
+from sie_triton.records.status import LOADING, RESIDENT, Record, read_failure, ring
 from sie_triton.settings import Settings
-from sie_triton.system.native import kernels_in_use
+from sie_triton.system.native.loading import kernels_in_use
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.system.processes.pids import ProcessId, is_alive
 
@@ -80,7 +77,6 @@ class Controller:
         self.num_loads: dict[str, int] = {}
         self._resident_since: dict[str, int] = {}
         self._started_ns = monotonic_ns()
-        self._drained: set[ProcessId] = set()
         self._triton = 0
         self._settled_at = 0.0
         self._news = News(self._directory)
@@ -108,13 +104,13 @@ class Controller:
         self._look_for_triton()
         leaving = self.changes.leaving(stages)
         self._healing.heal(stages, self.models, leaving)
-        self._healing.end_superseded(stages, leaving)
         fork_servers = [*fork_server_ids(self._directory), *fork_server_ids(self._settings.stub_dir)]
         self._healing.end_stopped(stages, fork_servers)
         self.memories = self._measured({process.pid for process in fork_servers})
         if monotonic() >= self._settled_at:
             self._share_out(stages)
-        self._end_drained()
+        self.swaps.end_drained(self.models)
+        self.swaps.end_superseded(stages, leaving)
         self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
         self._count_loads()
@@ -140,7 +136,7 @@ class Controller:
         def end_loading(swap: Future[None]) -> None:
             if not swap.cancelled() and swap.exception() is None:
                 for record in loading:
-                    withdraw(self._directory, record)
+                    answer_load(self._directory, record, EVICTED)
 
         swap = self.swaps.evict(model, reason)
         swap.add_done_callback(end_loading)
@@ -242,21 +238,6 @@ class Controller:
             self.changes.start_anew()
         if triton and triton != self._triton:
             self._triton, self._watch.triton = triton, ProcessId.of(triton)
-
-    def _end_drained(self) -> None:
-        """End workers of drained processes now: Triton takes a second to end the processes themselves."""
-        drained = {
-            worker
-            for model in self.models.values()
-            for record in model.draining
-            if not record["num_open"] and not self.swaps.is_evicting(model.name)
-            for worker in model.workers_of(record)
-        }
-        for model in self.models.values():
-            drained.update(*map(model.workers_of, model.finished()))
-        for worker in drained & self._drained:
-            worker.send(signal.SIGTERM)
-        self._drained = drained
 
     def _count_loads(self) -> None:
         """Count new values of `resident_since_ns`; loads from before this controller's start do not count."""

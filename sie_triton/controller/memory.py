@@ -18,8 +18,7 @@ from sie_triton.system.host.device import gpu_name
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.gpu_memory import GpuLost, gpu_memory
 from sie_triton.system.host.process_memory import Share, private_bytes, share_of
-from sie_triton.system.processes.pids import children_by_parent, is_alive
-from sie_triton.system.processes.stand_in import represented_pid
+from sie_triton.system.processes.pids import children_by_parent, is_alive, represented_pid
 
 log = logging.getLogger(__name__)
 

@@ -1,24 +1,21 @@
 """Grant memory to loads that wait for it, and evict models for them, for pressure, or after idle time."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from signal import SIGKILL
 from time import monotonic_ns
 from types import MappingProxyType
 
-from sie_triton.controller.choice import Resident, place, place_copy, victims
-from sie_triton.controller.device_books import DeviceBooks
+from sie_triton.controller.choice import Device, Resident, place, place_copy, victims
 from sie_triton.controller.limits import ControllerLimits
-from sie_triton.controller.memory import DeviceMemory
+from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
 from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
 from sie_triton.controller.swaps import Swaps
-from sie_triton.records.grants import EVICTED, answer_path, grant_of, refusal
+from sie_triton.records.grants import EVICTED, answer_load, answer_path, grant_of, granted_device, is_withdrawn, refusal
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, worker_of
 from sie_triton.settings import Settings
-from sie_triton.system.host.files import write_atomically
-from sie_triton.system.host.footprint import STAGE_BYTES, gib
+from sie_triton.system.host.footprint import STAGE_BYTES, gib, limit_for
 from sie_triton.system.host.process_memory import private_bytes
 from sie_triton.system.processes.pids import ProcessId
 
@@ -27,6 +24,9 @@ log = logging.getLogger(__name__)
 # Under pressure, workers that take more than this many times what they may are ended first: those that load, what was
 # granted; loaded ones, what was measured as they loaded.
 OVERDRAWN = 2
+
+# Beyond this share of the limit, minimum residency does not protect a model.
+CRITICAL_PERCENT = 97
 
 
 class MemoryGrants:
@@ -50,12 +50,9 @@ class MemoryGrants:
         self._settings, self._limits = settings, limits
         self._directory = settings.status_dir
         self._min_residency_ns = int(settings.min_residency_s * 1e9)
-        self._swaps = swaps
-        self._models = models
-        self._stages = stages
-        threshold, is_evicting = settings.memory_pressure_threshold_percent, swaps.is_evicting
+        self._swaps, self._models, self._stages = swaps, models, stages
         self._books = [
-            DeviceBooks(device, number, memory, threshold, models, is_evicting, self._directory)
+            DeviceBooks(settings, device, number, memory, models, swaps)
             for number, (device, memory) in enumerate(memories.items())
             if not memory.is_lost
         ]
@@ -97,19 +94,17 @@ class MemoryGrants:
                 able[devices.index(device)].free -= record["wanted_bytes"]
 
     def relieve(self) -> None:
-        for books in self._books:
-            if books.over > 0:
-                self._is_short = True
-                self._relieve(books)
-
-    def _relieve(self, books: DeviceBooks) -> None:
-        over = books.over - self._end_overdrawn()
-        for _, record in inference_records(self._models):
-            granted, taken = record["granted_bytes"], books.taken(record)
-            if granted and taken > OVERDRAWN * granted:
-                answer_load(self._directory, record, refusal("out of memory", _overdrawn(granted, taken)))
-                over -= taken
-        self._evict(books, over, "", reason="pressure")
+        """Evict models of devices under pressure; end first what takes more than it may, also loads."""
+        for books in (each for each in self._books if each.over > 0):
+            self._is_short = True
+            over = books.over - self._end_overdrawn()
+            for _, record in inference_records(self._models):
+                granted, taken = record["granted_bytes"], books.taken(record)
+                if granted and taken > OVERDRAWN * granted:
+                    sizes = f"took {gib(taken)} and was ended; {gib(granted)} were expected, and memory is short"
+                    answer_load(self._directory, record, refusal("out of memory", f"weights: loading {sizes}"))
+                    over -= taken
+            self._evict(books, over, "", reason="pressure")
 
     def evict_idle(self) -> None:
         limit_ns = self._settings.idle_evict_s * 1e9
@@ -127,7 +122,8 @@ class MemoryGrants:
             if not before or not model.is_out_of_use or before["state"] != RESIDENT:
                 continue
             used_ns = max(before["last_used_ns"], before["resident_since_ns"], model.record["last_used_ns"])
-            if not before["num_open"] and now - used_ns > patience_s * 1e9:
+            is_idle = not before["num_open"] and now - used_ns > patience_s * 1e9
+            if is_idle and self._swaps.may_try(model.name, "preprocess"):
                 self._swaps.swap(model.name, "preprocess", "recycle")
 
     def _waiting(self) -> list[tuple[ModelState, Record]]:
@@ -141,10 +137,10 @@ class MemoryGrants:
 
     def _unanswered(self) -> list[tuple[ModelState, Record]]:
         """Return the loads and the copies that have asked for memory, and have no answer."""
-        asking = [each for each in inference_records(self._models) if each[1]["wanted_bytes"]]
-        return [each for each in asking if not _answer_to(self._directory, each[1]).exists()]
+        asking = (each for each in inference_records(self._models) if each[1]["wanted_bytes"])
+        return [each for each in asking if not answer_path(self._directory, each[1]["pid"], each[1]["copy"]).exists()]
 
-    def _chosen(self, model: ModelState, record: Record) -> DeviceBooks:
+    def _chosen(self, model: ModelState, record: Record) -> "DeviceBooks":
         """Return the device that a load gets its memory from."""
         able = [books for books in self._books if not books.has_copy(model)] or self._books
         if len(able) == 1:
@@ -153,7 +149,7 @@ class MemoryGrants:
         best = place(devices, record["wanted_bytes"], now_ns=monotonic_ns(), min_residency_ns=self._min_residency_ns)
         return able[devices.index(best)]
 
-    def _make_room_for(self, books: DeviceBooks, model: ModelState, record: Record, short: int) -> bool:
+    def _make_room_for(self, books: "DeviceBooks", model: ModelState, record: Record, short: int) -> bool:
         """Evict models for a load that lacks `short` bytes.
 
         Return False if evictions are not enough; the load is refused after a while, or at once if it can never fit.
@@ -167,14 +163,15 @@ class MemoryGrants:
             self._is_short = True
             if waited_s > self._limits.min_grant_wait_s:
                 missing = short - movable
-                message = books.no_room(wanted, missing) if missing > 0 else not_freed(wanted, waited_s)
+                late = f"need about {gib(wanted)}, which other models have not freed within {waited_s:.0f} s; retry"
+                message = books.no_room(wanted, missing) if missing > 0 else f"weights: {late}"
                 answer_load(self._directory, record, refusal("out of memory", message))
         else:
             self._evict(books, short, model.name, reason="room for another")
             return short <= movable
         return False
 
-    def _evict(self, books: DeviceBooks, num_bytes: int, beneficiary: str, *, reason: str) -> None:
+    def _evict(self, books: "DeviceBooks", num_bytes: int, beneficiary: str, *, reason: str) -> None:
         """Evict models until `num_bytes` become free, including evictions in progress."""
         residents = {each.name: each for each in books.residents(beneficiary)}
         chosen = victims(
@@ -187,7 +184,7 @@ class MemoryGrants:
         for name in chosen:
             self._leave(books, residents[name], reason)
 
-    def _leave(self, books: DeviceBooks, resident: Resident, reason: str) -> None:
+    def _leave(self, books: "DeviceBooks", resident: Resident, reason: str) -> None:
         if not resident.is_copy:
             self._swaps.evict(resident.name, reason)
         elif copy := books.copy_of(self._models[resident.name]):
@@ -202,7 +199,8 @@ class MemoryGrants:
         if self.ended_bytes is None:
             self.ended_bytes = 0
             for process, what, taken, most in self._overdrawn():
-                log.warning("%s", _ended(what, taken, most))
+                need = "are allowed, and other models need memory"
+                log.warning("%s took %s of memory and was ended: %s %s", what, gib(taken), gib(most), need)
                 process.send(SIGKILL)
                 self.ended_bytes += taken
         return self.ended_bytes
@@ -221,36 +219,179 @@ class MemoryGrants:
                         yield process_of(record), f"the {stage} process of {model_of(steps)}", taken, most
 
 
-def withdraw(directory: Path, record: Record) -> None:
-    """Stop a process that loads or waits for memory; clients are told to retry its requests."""
-    if record["state"] == LOADING:
-        answer_load(directory, record, EVICTED)
-
-
-def answer_load(directory: Path, record: Record, text: str) -> None:
-    """Answer a process that loads or waits for memory. On a full disk a grant is tried again by the rounds to come."""
-    try:
-        write_atomically(_answer_to(directory, record), text)
-    except OSError as exc:
-        log.warning("the load of process %d cannot be answered now: %s", record["pid"], exc)
-
-
-def not_freed(wanted: int, waited_s: float) -> str:
-    """Return the message for a load for which other models leave, but have not left."""
-    return f"weights: need about {gib(wanted)}, which other models have not freed within {waited_s:.0f} s; retry"
-
-
-def _answer_to(directory: Path, record: Record) -> Path:
-    return answer_path(directory, record["pid"], record["copy"])
-
-
 def _waited_s(record: Record) -> float:
     return (monotonic_ns() - record["wanted_since_ns"]) / 1e9
 
 
-def _overdrawn(granted: int, taken: int) -> str:
-    return f"weights: loading took {gib(taken)} and was ended; {gib(granted)} were expected, and memory is short"
+class DeviceBooks:
+    """The memory of one device in one round, in bytes: what is free, what loads were granted, what evictions will free.
 
+    The device is number `number` of the server's; processes of the `models` on other devices do not count. `free` can
+    be granted now. `awaited` is missing to a load for which models are evicted; the device `is_open` for others until
+    that one has waited too long.
+    """
 
-def _ended(what: str, taken: int, most: int) -> str:
-    return f"{what} took {gib(taken)} of memory and was ended: {gib(most)} are allowed, and other models need memory"
+    def __init__(
+        self,
+        settings: Settings,
+        device: str,
+        number: int,
+        memory: DeviceMemory,
+        models: Mapping[str, ModelState],
+        swaps: Swaps,
+    ) -> None:
+        self.device, self.memory, self.models = device, memory, models
+        self._number, self._swaps, self._directory = number, swaps, settings.status_dir
+        self._threshold = settings.memory_pressure_threshold_percent
+        self.over = memory.over(self._threshold)
+        self.share = memory.limit * self._threshold // 100
+        self.free = -self.over - self._reserved()
+        self.awaited, self.is_open = 0, True
+
+    @property
+    def most(self) -> int:
+        """Memory that is free without any model."""
+        return int(self.share - self.memory.least_server)
+
+    @property
+    def is_critical(self) -> bool:
+        return self.memory.over(CRITICAL_PERCENT) > 0
+
+    def as_device(self, beneficiary: str) -> Device:
+        """Return the device as a load of the model `beneficiary` sees it, which never evicts that model."""
+        busy = [
+            model
+            for model in self.models.values()
+            if self._computes(model) or any(map(self.granted, (model.record, *model.copies)))
+        ]
+        return Device(
+            self.device,
+            self.free,
+            self.most,
+            self.residents(beneficiary),
+            coming=self.leaving() - self.awaited,
+            num_busy=len(busy),
+            is_critical=self.is_critical,
+        )
+
+    def residents(self, beneficiary: str) -> Sequence[Resident]:
+        """Return the models, and copies of models, that can be evicted."""
+        others = [
+            model
+            for name, model in self.models.items()
+            if model.is_resident and name != beneficiary and self._swaps.may_evict(name)
+        ]
+        models = [model.as_resident() for model in others if self._has(model.record)]
+        copies = [self._as_resident(model, copy) for model in others if (copy := self.copy_of(model))]
+        return [*models, *copies]
+
+    def copy_of(self, model: ModelState) -> Record | None:
+        """Return the record of the model's copy that is or loads here, unless it is leaving."""
+        here = (each for each in model.copies if self._has(each) and each["state"] in (LOADING, RESIDENT))
+        return next((each for each in here if not self._is_withdrawn(each)), None)
+
+    def holds(self, model: ModelState) -> bool:
+        """True if a worker of the model is here, is leaving, or is loaded to here."""
+        processes = (*model.living, *model.leaving)
+        return self.has_copy(model) or any(self._has(each) and each["worker_pid"] for each in processes)
+
+    def has_copy(self, model: ModelState) -> bool:
+        """True if a copy of the model is here, or is granted memory here."""
+        return any(self.granted(copy) or (copy["worker_pid"] and self._has(copy)) for copy in model.copies)
+
+    def going(self) -> int:
+        """Return the memory of processes that only finish their requests."""
+        return sum(self._taken_of(model.leaving) for model in self.models.values())
+
+    def leaving(self) -> int:
+        """Return the memory that evictions in progress free."""
+        evicted = [
+            model for model in self.models.values() if self._swaps.is_evicting(model.name) and not model.is_removed
+        ]
+        copies = [
+            copy
+            for model in self.models.values()
+            for copy in model.copies
+            if self._has(copy) and (self._swaps.is_evicting(model.name) or self._is_withdrawn(copy))
+        ]
+        return self.going() + self._taken_of(model.record for model in evicted) + sum(map(self._bytes_of, copies))
+
+    def movable(self, beneficiary: str) -> int:
+        """Return the memory that could be freed for a load of the model `beneficiary`."""
+        others = [model for model in self.models.values() if model.is_resident and model.name != beneficiary]
+        copies = [copy for model in others for copy in model.copies if copy["state"] == RESIDENT]
+        return self.going() + self._taken_of((*(model.record for model in others), *copies))
+
+    def granted(self, record: Record) -> int:
+        """Return the bytes granted to a load here, even if its stage has not read the grant yet."""
+        if record["granted_bytes"]:
+            return record["granted_bytes"] if self._has(record) else 0
+        if not record["wanted_bytes"]:
+            return 0
+        device = granted_device(self._directory, record["pid"], record["copy"])
+        return record["wanted_bytes"] if device == self.device else 0
+
+    def taken(self, record: Record) -> int:
+        """Return the bytes that a load has taken. GPU memory is unknown, hence 0, until it has loaded."""
+        return taken_bytes(record) if self.device == "cpu" else 0
+
+    def too_large(self, wanted: int) -> str:
+        """Return the message for a load that does not fit even if every other model is evicted."""
+        server = self.memory.server
+        free = self.memory.limit * self._threshold / 100 - server
+        return (
+            f"weights: need about {gib(wanted)}, but with every other model evicted only {gib(max(0, free))} are "
+            f"free: {self._share_text()} less {gib(server)} for the server itself; "
+            f"{self._raised(server + wanted)}, or choose a smaller model or precision"
+        )
+
+    def no_room(self, wanted: int, missing: int) -> str:
+        """Return the message for a load that lacks `missing` bytes, which no eviction can free now."""
+        share = self.memory.limit * self._threshold / 100
+        others = share - self.memory.server - (wanted - missing)
+        return (
+            f"weights: need about {gib(wanted)}, but now only {gib(max(0, wanted - missing))} can be freed: "
+            f"{self._share_text()} less {gib(self.memory.server)} for the server itself and {gib(max(0, others))} for "
+            f"models that cannot be evicted yet and other programs; retry, or {self._raised(share + missing)}"
+        )
+
+    def _computes(self, model: ModelState) -> bool:
+        computing = [copy for copy in model.copies if copy["busy_since_ns"]]
+        if model.is_busy:
+            computing.append(model.record)
+        return model.is_resident and any(map(self._has, computing))
+
+    def _has(self, record: Record) -> bool:
+        return record["device"] == self._number
+
+    def _as_resident(self, model: ModelState, copy: Record) -> Resident:
+        used, since = copy["last_used_ns"], copy["resident_since_ns"]
+        return Resident(model.name, self._bytes_of(copy), used, since, bool(copy["busy_since_ns"]), is_copy=True)
+
+    def _bytes_of(self, copy: Record) -> int:
+        """Return the bytes that the end of a copy frees: those it was granted while it loads."""
+        return self.granted(copy) or taken_bytes(copy)
+
+    def _is_withdrawn(self, copy: Record) -> bool:
+        return is_withdrawn(self._directory, copy["pid"], copy["copy"])
+
+    def _taken_of(self, records: Iterable[Record]) -> int:
+        return sum(taken_bytes(record) for record in records if self._has(record))
+
+    def _reserved(self) -> int:
+        """Return the bytes that loads in progress may take in addition to what they have taken."""
+        return sum(
+            max(0, granted - self.taken(record))
+            for _, record in inference_records(self.models)
+            if (granted := self.granted(record))
+        )
+
+    def _share_text(self) -> str:
+        return f"{self._threshold:g} % of {gib(self.memory.limit)} ({self.memory.source})"
+
+    def _raised(self, used: float) -> str:
+        """Return the advice to raise the limit so that `used` bytes are allowed."""
+        needed = limit_for(used, self._threshold)
+        if self.memory.source == LIMIT_SETTING:
+            return f"raise {LIMIT_SETTING} to at least {needed}"
+        return f"give the {self.memory.source} at least {gib(needed)}"

@@ -1,10 +1,12 @@
-"""Triton's model-control API over gRPC; only this module uses it."""
+"""Triton's model-control API over gRPC, which only this module uses, and the end of a Triton that does not answer."""
 
 import json
+import logging
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 import tritonclient.grpc as triton
@@ -15,6 +17,7 @@ from sie_triton.errors import ServerError
 from sie_triton.records.revisions import ensembles_of, model_of
 from sie_triton.records.status import STAGES
 from sie_triton.settings import CONTROL_KEY
+from sie_triton.system.processes.pids import ProcessId
 
 # Prefix of the header in which Triton expects the control key.
 HEADER = "triton-grpc-protocol-"
@@ -159,3 +162,46 @@ def _steps_in(ensemble: Mapping[str, Any]) -> str:
 
 def _state(model: Mapping[str, str]) -> str:
     return READY if model.get("state") == READY else model.get("reason", "")
+
+
+log = logging.getLogger(__name__)
+
+
+class TritonWatchdog:
+    """Asks Triton whether it is alive, over gRPC, on a thread of its own: an answer may take as long as a timeout.
+
+    A tritonserver whose heap is damaged may hang in its own handler of SIGABRT, for ever: gRPC stands still, HTTP says
+    that all models are ready. The controller's round sets `triton`, the process that the stages belong to. One that has
+    never answered still starts, and one that is stopped (SIGSTOP) may go on; neither is ended.
+    """
+
+    def __init__(self, control: ModelControl, limits: ControllerLimits = ControllerLimits()) -> None:
+        self.triton: ProcessId | None = None
+        self._control, self._limits = control, limits
+        self._watched: ProcessId | None = None
+        self._has_answered = False
+        self._num_silent = 0
+        self._closing = Event()
+        Thread(target=self._run, name="watch-triton", daemon=True).start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def look(self) -> None:
+        """Ask once; end the process after `max_silent_looks` without an answer."""
+        triton = self.triton
+        if triton != self._watched:
+            self._watched, self._has_answered, self._num_silent = triton, False, 0
+        if triton is None or not triton.is_alive or triton.is_stopped:
+            return
+        if self._control.answers(self._limits.watch_timeout_s):
+            self._has_answered, self._num_silent = True, 0
+        elif self._has_answered:
+            self._num_silent += 1
+            if self._num_silent == self._limits.max_silent_looks:
+                log.error("tritonserver (process %d) runs and does not answer; ending it", triton.pid)
+                triton.send(signal.SIGKILL)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._limits.watch_s):
+            self.look()

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sie_triton.records.bell import Bell
-from sie_triton.records.status import LAYOUT, status_path
+from sie_triton.records.status import BELL, LAYOUT, status_path
 from sie_triton.system.processes.pids import Process, ProcessId
 
 
@@ -26,11 +25,17 @@ class Followed:
 
 
 class News:
-    """News of processes and their status records in `directory`. One thread calls the methods."""
+    """News of processes and their status records in `directory`. One thread calls the methods.
+
+    Raise OSError if the directory takes no FIFO.
+    """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory, self._bell = directory, Bell(directory)
+        with suppress(FileExistsError):
+            os.mkfifo(directory / BELL, 0o600)
+        self._directory, self._bell = directory, os.open(directory / BELL, os.O_RDWR | os.O_NONBLOCK)
+        weakref.finalize(self, os.close, self._bell)
         self._poll = select.epoll()
         self._poll.register(self._bell, select.EPOLLIN)
         self._followed: dict[ProcessId, Followed] = {}
@@ -53,7 +58,8 @@ class News:
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the bell or the end of a process; True if one came."""
         came = self._poll.poll(seconds)
-        self._bell.silence()
+        with suppress(BlockingIOError):
+            os.read(self._bell, 64 * 1024)
         return bool(came)
 
     def has_changed(self) -> bool:

@@ -14,7 +14,7 @@ from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
 from sie_triton.http.server import serving
 from sie_triton.settings import CONTROL_TOKEN, Settings
-from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.limits import raise_limit
 from sie_triton.system.telemetry import logs
 from sie_triton.system.telemetry.spans import close_spans
 

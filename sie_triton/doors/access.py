@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 from sie_triton.doors.failures import Failure
-from sie_triton.http.access import is_one_of
-from sie_triton.http.web_pages import WebPages
+from sie_triton.http.access import WebPages, is_one_of
 from sie_triton.settings import Settings
 from sie_triton.settings.secrets import tokens
 

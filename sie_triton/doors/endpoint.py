@@ -30,14 +30,12 @@ from sie_triton.doors.memory import Held, MemoryBudget
 from sie_triton.doors.request_log import MAX_URL, log_request
 from sie_triton.doors.served import ServedModels
 from sie_triton.errors import SIEError
-from sie_triton.http.connection import CONNECTION, Connection
-from sie_triton.http.connections import Connections, affordable
+from sie_triton.http.connection import CONNECTION, Connection, Connections, affordable
 from sie_triton.records.preloads import Preloads
 from sie_triton.records.request_limit import too_many
 from sie_triton.settings import Settings
-from sie_triton.system.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT
+from sie_triton.system.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT, Trace
 from sie_triton.system.telemetry.spans import spans
-from sie_triton.system.telemetry.trace import Trace
 
 if TYPE_CHECKING:
     from sie_triton.engines.remote.forwarding import Forwarder

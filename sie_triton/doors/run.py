@@ -12,7 +12,7 @@ from sie_triton.doors.websocket import WebSocket
 from sie_triton.http.server import HttpServer, listening
 from sie_triton.settings import Settings
 from sie_triton.system.processes.freed_memory import keep_returning
-from sie_triton.system.processes.pulse import beat
+from sie_triton.system.processes.supervisor import beat
 from sie_triton.system.telemetry import logs
 from sie_triton.system.telemetry.spans import close_spans
 

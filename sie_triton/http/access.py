@@ -1,7 +1,9 @@
 """Access control of HTTP APIs: bearer tokens, and refusal of foreign web pages."""
 
 import hmac
+import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
@@ -10,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sie_triton.http.web_pages import WebPages
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, words
 from sie_triton.settings.secrets import tokens
 
 WRONG_TOKEN = """\
@@ -74,3 +75,53 @@ class WebPageGuard:
 
 def _header(headers: Headers, name: str) -> bytes:
     return headers.get(name, "").encode("latin-1")
+
+
+class WebPages:
+    """Tells requests of allowed web pages from those of others, for a port that listens on `host`."""
+
+    def __init__(self, settings: Settings, host: str) -> None:
+        self._origins = set(words(settings.door_cors_origins))
+        self._hosts = {name.lower() for name in words(settings.door_allowed_hosts)}
+        self._is_private = ipaddress.ip_address(host).is_loopback and not settings.asks_for_token
+
+    def refusal(self, host: bytes, origin: bytes) -> str:
+        """Return why a request with these headers is refused: a foreign origin, or a foreign name of this machine.
+
+        Empty if the request is accepted. Browsers send Origin with every POST, PUT, DELETE and WebSocket. Pages can
+        change neither Origin nor Host.
+        """
+        host_name, origin_name = host.decode("latin-1").lower(), origin.decode("latin-1").lower()
+        if not self._may_be_called(name_of(host_name)):
+            return f"Host: {host_name[:80]} is not a name of this server; add it to SIE_DOOR_ALLOWED_HOSTS"
+        is_own = origin_name.partition("://")[2] == host_name
+        if origin and not is_own and not {"*", origin_name} & self._origins:
+            return f"Origin: pages from {origin_name[:80]} may not call this server; add it to SIE_DOOR_CORS_ORIGINS"
+        return ""
+
+    def _may_be_called(self, name: str) -> bool:
+        if name in ("", "localhost") or is_address(name):  # probes use these; no web page can choose them
+            return True
+        return name in self._hosts if self._hosts else not self._is_private
+
+
+def name_of(host: str) -> str:
+    """Return a Host header without its port.
+
+    >>> name_of("localhost:8080"), name_of("[::1]:8080"), name_of("door")
+    ('localhost', '[::1]', 'door')
+    """
+    return host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+@lru_cache(256)
+def is_address(name: str) -> bool:
+    """
+    >>> is_address("127.0.0.1"), is_address("[::1]"), is_address("evil.example")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,20 +1,94 @@
-"""uvicorn's HTTP/1.1 connection, with timeouts for slow clients and a limit on the number of connections.
+"""Connections of our HTTP servers: their number, the choice of the one that is closed, and timeouts for slow clients.
 
 The parser, llhttp, limits neither the size of headers and trailers nor the number of requests that a client sends
 before the first response, and requires no Host. It does not read the body of a request that proposes another protocol.
-Connection adds this.
+Connection, which is uvicorn's HTTP/1.1 connection, adds this.
 """
 
 import asyncio
+import resource
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sie_triton.http.connections import Connections, Phase
 from sie_triton.http.limits import ConnectionLimits
+
+# Descriptors that a door needs besides those of its clients: files, Triton's channel, the event loop.
+RESERVED_DESCRIPTORS = 256
+
+
+def affordable(num_connections: int, num_shares: int = 1) -> int:
+    """Return `num_connections`, or fewer if `num_shares` times as many exceed this process's descriptor limit."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return num_connections
+    return max(1, min(num_connections, (most - RESERVED_DESCRIPTORS) // num_shares))
+
+
+class Phase(IntEnum):
+    """Progress of a connection. Connections in earlier phases are closed first."""
+
+    NEW = 0  # headers of the first request are incomplete
+    KEPT = 1  # idle between two requests
+    READING = 2  # the body of a request is being received
+    WORKING = 3  # a request is being processed
+
+
+class Connections:
+    """Limit on open connections, so that the process never runs out of descriptors; used on one event loop.
+
+    `give_way` of a connection closes it at once.
+
+    >>> class Socket:
+    ...     def give_way(self): crowd.leave(self)
+    >>> crowd, first, second, third = Connections(2), Socket(), Socket(), Socket()
+    >>> crowd.enter(first), crowd.enter(second), crowd.move(first, Phase.WORKING), crowd.enter(third)
+    (True, True, None, True)
+    >>> [crowd.phase(each) for each in (first, second, third)]
+    [<Phase.WORKING: 3>, None, <Phase.NEW: 0>]
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._phases: dict[Any, Phase] = {}
+        self._by_phase: dict[Phase, dict[Any, None]] = {phase: {} for phase in Phase}  # longest in its phase first
+
+    def __len__(self) -> int:
+        return len(self._phases)
+
+    def phase(self, client: Any) -> Phase | None:
+        return self._phases.get(client)
+
+    def enter(self, client: Any) -> bool:
+        """Admit `client` as NEW; at the limit, close another connection. Return False if all others are WORKING."""
+        if len(self._phases) >= self._limit:
+            waiting = (each for phase in Phase if phase is not Phase.WORKING for each in self._by_phase[phase])
+            victim = next(waiting, None)
+            if victim is None:
+                return False
+            self.leave(victim)
+            victim.give_way()
+        self._phases[client] = Phase.NEW
+        self._by_phase[Phase.NEW][client] = None
+        return True
+
+    def move(self, client: Any, phase: Phase) -> None:
+        """Move `client` to `phase`; do nothing if it has left."""
+        before = self._phases.get(client)
+        if before is not None and before is not phase:
+            del self._by_phase[before][client]
+            self._phases[client] = phase
+            self._by_phase[phase][client] = None
+
+    def leave(self, client: Any) -> None:
+        """Remove `client`; do nothing if it has left already."""
+        phase = self._phases.pop(client, None)
+        if phase is not None:
+            del self._by_phase[phase][client]
+
 
 # Response to a connection beyond the limit.
 FULL_BODY = b'{"detail": {"code": "QUEUE_FULL", "message": "all connections are busy; retry later"}}'

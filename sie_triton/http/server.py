@@ -1,4 +1,4 @@
-"""uvicorn's server with this package's connections; the program around it decides when it ends."""
+"""uvicorn's server with this package's connections, which the program around it ends, and bodies of small requests."""
 
 import asyncio
 import logging
@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext,
 from typing import Any
 
 import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp
 
-from sie_triton.http.connection import Connection
-from sie_triton.http.connections import Connections
+from sie_triton.http.connection import Connection, Connections
 from sie_triton.http.limits import ConnectionLimits
 
 # Connections that wait to be accepted.
@@ -117,3 +118,19 @@ def listening(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
+
+
+async def small_body(request: Request, max_bytes: int, timeout_s: float = 30.0) -> bytes:
+    """Return the whole body. HTTPException 413 if it is larger than `max_bytes`, 408 if it arrives too slowly."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise HTTPException(413, f"body: has more than {max_bytes} bytes\n", {"Connection": "close"})
+    except TimeoutError as exc:
+        raise HTTPException(408, f"body: did not arrive within {timeout_s:g} s\n", {"Connection": "close"}) from exc
+    except ClientDisconnect as exc:
+        raise HTTPException(400, "body: the connection ended before it was complete\n") from exc
+    return bytes(body)

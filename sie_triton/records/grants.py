@@ -20,9 +20,9 @@ from threading import Event
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import REASONS, LoadError, ModelLoading
-from sie_triton.records.bell import ring
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.status import StatusWriter, process_name
+from sie_triton.records.status import Record, StatusWriter, process_name, ring
+from sie_triton.system.host.files import write_atomically
 from sie_triton.system.processes.pids import is_stopped
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,14 @@ def granted_memory(
 def answer_path(directory: Path, pid: int, copy: int = 0) -> Path:
     """Return the path of the controller's answer to the stage process `pid`, or to its copy of that number."""
     return directory / f"{process_name(pid, copy)}.grant"
+
+
+def answer_load(directory: Path, record: Record, text: str) -> None:
+    """Answer a process that loads or waits for memory. On a full disk a grant is tried again by the rounds to come."""
+    try:
+        write_atomically(answer_path(directory, record["pid"], record["copy"]), text)
+    except OSError as exc:
+        log.warning("the load of process %d cannot be answered now: %s", record["pid"], exc)
 
 
 def grant_of(device: str) -> str:

@@ -5,7 +5,7 @@ An increment is a round trip to Triton (0.1 ms), so counters are updated at inte
 
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -39,18 +39,12 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 
 
-class Counter(Protocol):
-    """Counter on Triton's metrics port, for one model and stage. Only the publisher's thread calls it."""
-
-    def increment(self, value: float) -> None: ...
-
-
 class MetricsPublisher:
     """Copies the counters of one process from its status record to Triton's metrics port.
 
-    `counter(name, doc, labels)` makes a counter, on the thread that makes the publisher. Afterwards only the
-    publisher's own thread uses the counters. An exception of a counter ends that thread, and the metrics no longer
-    change. `close` publishes once more.
+    `counter(name, doc, labels)` makes a counter with a method `increment`, on the thread that makes the publisher.
+    Afterwards only the publisher's own thread uses the counters. An exception of a counter ends that thread, and the
+    metrics no longer change. `close` publishes once more.
     """
 
     def __init__(
@@ -58,7 +52,7 @@ class MetricsPublisher:
         record: np.void,
         model: str,
         stage: str,
-        counter: Callable[[str, str, Mapping[str, str]], Counter],
+        counter: Callable[[str, str, Mapping[str, str]], Any],
         limits: RecordLimits = RecordLimits(),
     ) -> None:
         self._record, self._limits = record, limits

@@ -6,12 +6,15 @@ The directory `models` beside it holds the model files that were added to the ru
 them too.
 """
 
+import fcntl
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from sie_triton.system.host.files import write_atomically
@@ -155,3 +158,24 @@ def file_of(source: str) -> str:
     '/a/b.yaml'
     """
     return source.partition(": profiles.")[0]
+
+
+LOCK = "serving.lock"
+
+
+@contextmanager
+def locked(data_dir: Path, wait_s: float = math.inf) -> Iterator[bool]:
+    """Hold the lock of the repository of a data directory; yield False if others still hold it after `wait_s`."""
+    with (data_dir / LOCK).open("a") as handle:
+        ends_at = monotonic() + wait_s
+        while not (is_ours := _took(handle.fileno())) and monotonic() < ends_at:
+            sleep(0.05)
+        yield is_ours
+
+
+def _took(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -16,7 +16,6 @@ import numpy as np
 
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH
 from sie_triton.errors import REASONS
-from sie_triton.records.bell import ring
 from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.traffic import TrafficWriter, traffic_path
 from sie_triton.system.host.files import read_small, reserve, write_atomically
@@ -83,6 +82,19 @@ FIELDS = RECORD.names or ()
 PLACES = {name: place for place, name in enumerate(FIELDS)}
 TICKET, LAST_USED, BUSY_SINCE = map(FIELDS.index, ("highest_ticket", "last_used_ns", "busy_since_ns"))
 LAYOUT = Struct(f"<{len(FIELDS)}q")
+
+
+# The controller's bell: a FIFO among the records.
+BELL = "controller.bell"
+
+
+def ring(directory: Path) -> None:
+    """Wake the controller of the records in `directory`, if it rests: something happens that it must not miss."""
+    with suppress(OSError):
+        descriptor = os.open(directory / BELL, os.O_WRONLY | os.O_NONBLOCK)
+        with suppress(BlockingIOError):  # full, so the controller has been rung
+            os.write(descriptor, b".")
+        os.close(descriptor)
 
 
 def is_remote(record: Record) -> bool:

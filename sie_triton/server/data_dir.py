@@ -21,8 +21,7 @@ from sie_triton.settings import SERVED_FROM, Settings
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.limits import ProcessLimits
-from sie_triton.system.processes.log import Log
-from sie_triton.system.processes.standard_output import Output
+from sie_triton.system.processes.log import Log, Output
 from sie_triton.system.telemetry.lines import Form, as_json, for_people
 
 LOCK = "serve.lock"

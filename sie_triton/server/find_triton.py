@@ -1,7 +1,11 @@
 """The tritonserver to run, and the environment that its Python stubs need."""
 
 import os
+import re
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,3 +84,23 @@ def stub_environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     loader = os.pathsep.join(filter(None, [str(library), os.environ.get("LD_LIBRARY_PATH")]))
     return {**LARGE_BLOCKS, **os.environ, "PATH": path, "LD_LIBRARY_PATH": loader}
+
+
+ASCII = re.compile(r"[\w@%+=,./-]+", re.ASCII)
+
+
+@contextmanager
+def ascii_path(path: Path) -> Iterator[Path]:
+    """Yield `path` itself if Triton's Python backend can use it, else a link to it that only this user can reach.
+
+    The backend puts paths unquoted into a shell command, its stubs accept only ASCII, and a colon separates libraries
+    that a program loads first.
+    """
+    if ASCII.fullmatch(str(path)):
+        yield path
+        return
+    usual = ASCII.fullmatch(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix="sie-triton-", dir=None if usual else "/tmp") as directory:
+        link = Path(directory) / "data"
+        link.symlink_to(path)
+        yield link

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import secrets
 import signal
 import time
@@ -13,8 +14,7 @@ from pathlib import Path
 
 from sie_triton.errors import ServerError
 from sie_triton.pipeline.render.repository import all_ensembles
-from sie_triton.records.repository_lock import locked
-from sie_triton.server import stack_size
+from sie_triton.records.serving_file import locked
 from sie_triton.server.data_dir import (
     are_open_to_others,
     end_leftovers,
@@ -26,7 +26,8 @@ from sie_triton.server.data_dir import (
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stub_forking.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
-from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
+from sie_triton.system.native.builds import PRIVATE_MEMORY
+from sie_triton.system.native.loading import preloading, put
 from sie_triton.system.processes import hidden_arguments
 from sie_triton.system.processes.child import Started, end_with_parent, start
 from sie_triton.system.telemetry.identity import FORWARDED
@@ -238,6 +239,24 @@ def answers(url: str) -> bool:
 def before_triton() -> None:
     """Prepare the child process that becomes tritonserver."""
     end_with_parent()
-    stack_size.raise_stack_limit()
+    raise_stack_limit()
     # If the launcher was killed, the log's pipe has no reader; requests in progress must still be answered.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+# Triton 24.10 puts on the stack a form's body twice, an entry for each piece of a chunked body, and a call for each
+# bracket of JSON. The usual 8 MB overflow with a body of 4.5 MB, 600,000 pieces, or 200,000 brackets. Only used pages
+# cost memory.
+STACK_BYTES = 1024**3
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+
+
+def raise_stack_limit() -> None:
+    """Raise the stack limit in a child before it starts tritonserver, whose threads take the limit as their size."""
+    if OVERCOMMIT.read_text().strip() == "2":  # every page counts, used or not
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    # With an unlimited stack, glibc gives each thread only 2 MB.
+    if soft == resource.RLIM_INFINITY or soft < wanted:
+        resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))

@@ -25,21 +25,22 @@ from sie_triton.pipeline.render.models_mirror import bundled, kept_in_sync, mirr
 from sie_triton.pipeline.render.refresh import Refresh, start
 from sie_triton.records.preloads import Preloads
 from sie_triton.records.serving_file import repository_of
-from sie_triton.server import file_faults, preflight
-from sie_triton.server.ascii_path import ascii_path
+from sie_triton.server import preflight
 from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
 from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember
 from sie_triton.server.fetch import fetch_preloaded
+from sie_triton.server.find_triton import ascii_path
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.memory_plan import MemoryPlan
-from sie_triton.server.terminal import READY, Terminal
+from sie_triton.server.terminal import READY, Terminal, report_faults
 from sie_triton.settings import Settings
 from sie_triton.system.host.device import gpu_name, visible_gpus
 from sie_triton.system.host.gpu_memory import check_gpu_names, gpu_type
 from sie_triton.system.host.ports import reserved
-from sie_triton.system.native import INSTALL, kernels_in_use
+from sie_triton.system.native.builds import INSTALL
+from sie_triton.system.native.loading import kernels_in_use
 from sie_triton.system.printing import Console
-from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.limits import raise_limit
 from sie_triton.system.processes.signals import until_signal
 from sie_triton.system.processes.supervisor import Supervisor
 from sie_triton.system.telemetry.batches import DIRECTORY as BATCHES
@@ -98,7 +99,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         controller(settings, server.control_token, say),
         # Ends first, as soon as its requests are answered.
         doors(settings, environment_of(settings), say) if settings.door else nullcontext(),
-        file_faults.report_faults(settings.data_dir, say),
+        report_faults(settings.data_dir, say),
         kept_in_sync(given, say),
     ):
         list_known(first.serving, settings)  # takes half a second, in which Triton starts

@@ -13,7 +13,7 @@ import tritonclient.grpc as triton
 
 from sie_triton.contract.names import triton_name
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server import stack_size
+from sie_triton.server import launch
 from sie_triton.server.launch import Server, answers
 from sie_triton.settings import Settings
 from tests.conftest import TINY, fresh_settings, tiny_model_file
@@ -126,7 +126,7 @@ ANSWERED: list[tuple[Send, int, object]] = [
     (grpc, 500 * MB, "StatusCode.INVALID_ARGUMENT"),
     (one_text, 22 * MB, 200),
 ]
-DEADLY = [(form, 600 * MB, stack_size.STACK_BYTES), (brackets, 60 * MB, stack_size.STACK_BYTES)]
+DEADLY = [(form, 600 * MB, launch.STACK_BYTES), (brackets, 60 * MB, launch.STACK_BYTES)]
 DEADLY += [(form, 9 * MB // 2, USUAL), (brackets, 200_000, USUAL), (chunks, 600_000, USUAL)]
 
 
@@ -149,7 +149,7 @@ def test_large_bodies_are_answered(tiny):
 @pytest.mark.parametrize(("send", "size", "stack_bytes"), DEADLY)
 def test_larger_requests_would_end_tritonserver(tiny, monkeypatch, send, size, stack_bytes):
     """The limits are exact: if one of these requests is answered, the table is too pessimistic."""
-    monkeypatch.setattr(stack_size, "STACK_BYTES", stack_bytes)
+    monkeypatch.setattr(launch, "STACK_BYTES", stack_bytes)
     with serving(tiny) as server:
         with suppress(OSError, http.client.HTTPException, IndexError):
             send(tiny, size)

@@ -20,8 +20,7 @@ from sie_triton.errors import ServerError, SIEError
 from sie_triton.records.status import read_records, records_of
 from sie_triton.settings import Settings
 from sie_triton.settings.sources import flag
-from sie_triton.system.processes.pids import is_alive
-from sie_triton.system.processes.stand_in import represented_pid
+from sie_triton.system.processes.pids import is_alive, represented_pid
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, log_of, regions, started
 from tests.support.chart import pod_of, rendered

@@ -11,8 +11,7 @@ import pytest
 from sie_triton.records.status import STAGES
 from sie_triton.settings import CONTROL_KEY
 from sie_triton.system.processes.fork_server import fork_server_ids
-from sie_triton.system.processes.pids import parent_of
-from sie_triton.system.processes.stand_in import represented_pid
+from sie_triton.system.processes.pids import parent_of, represented_pid
 from tests.conftest import MINILM
 from tests.server.test_launcher import OTHER, command_of
 from tests.server.test_serve import descendants

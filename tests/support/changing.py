@@ -6,7 +6,7 @@ from concurrent.futures import wait
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller import changes as module
-from sie_triton.controller import repository_state as wanted_module
+from sie_triton.controller import repository as wanted_module
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.model_states import Processes
 from sie_triton.controller.swaps import Swaps

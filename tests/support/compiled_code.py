@@ -13,7 +13,8 @@ from sie_triton.contract.spec import MuveraConfig
 from sie_triton.contract.transforms import Muvera
 from sie_triton.engines.torch import cpu_kernels
 from sie_triton.system.host import speed
-from sie_triton.system.native import KERNELS, MUVERA, loading
+from sie_triton.system.native import loading
+from sie_triton.system.native.builds import KERNELS, MUVERA
 
 
 def results() -> dict[str, Any]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.sidecar.joiner import Joiner, Sent
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar.joining import Joiner, Sent
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.records.calls import CallBook, OpenCall
 from tests.support.joined import add, elements_of, request, respond
 
@@ -96,7 +97,8 @@ def joiner_of(
             opened.append(call)
         return call
 
-    return Joiner(triton, open_call, max_calls=max_calls, max_requests=max_requests, **more)  # type: ignore[arg-type]
+    server: Any = SimpleNamespace(triton=triton, calls=SimpleNamespace(call=open_call))
+    return Joiner(server, max_calls=max_calls, max_requests=max_requests, **more)
 
 
 class Clients:

@@ -4,17 +4,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Answer
-from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.records.calls import CallBook
+from sie_triton.settings import read_settings
 
 
 class Queue:
     """Keeps what is published, as subjects with their data."""
 
-    max_payload = 1 << 20
+    max_payload, is_connected = 1 << 20, True
 
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes]] = []
@@ -32,14 +32,19 @@ class Queue:
 
 
 def runner_of(
-    queue: Queue, triton: Any, directory: Path, *, max_calls: int = 1, max_requests: int = 8, **more: Any
+    queue: Queue,
+    triton: Any,
+    directory: Path,
+    calls: CallBook | None = None,
+    limits: SidecarLimits = SidecarLimits(),
+    **settings: Any,
 ) -> Runner:
     """Return the runner of a sidecar before a stand-in for Triton."""
-    parts = {"calls": CallBook(directory), "receipts": Receipts(directory), "payloads": None, **more}
-    limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": max_calls, "max_requests": max_requests}
-    return Runner(queue, queue, triton, worker="w", **limits, **parts)  # type: ignore[arg-type]
+    server: Any = SimpleNamespace(triton=triton, calls=calls or CallBook(directory))
+    given = {"data_dir": directory, "max_concurrent_batches": 1, "batcher_max_batch_requests": 8, **settings}
+    return Runner(queue, queue, server, read_settings(**given), "w", limits)  # type: ignore[arg-type]
 
 
 def delivered(data: bytes, num_deliveries: int = 1, number: int = 1) -> Any:
     """Return a message with a work, as the queue delivers it."""
-    return SimpleNamespace(data=data, reply=f"$JS.ACK.s.c.{num_deliveries}.{number}.1.1.0")
+    return SimpleNamespace(data=data, reply=f"$JS.ACK.SIE_WORK_p.c.{num_deliveries}.{number}.1.1.0")

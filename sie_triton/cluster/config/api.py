@@ -27,7 +27,7 @@ from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.contract.spec import GENERATE
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
 from sie_triton.http.access import Guard, WebPageGuard
-from sie_triton.http.body import small_body
+from sie_triton.http.server import small_body
 from sie_triton.models.catalog.load import read_sent
 from sie_triton.settings import Settings
 

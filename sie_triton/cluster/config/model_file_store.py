@@ -29,19 +29,6 @@ class Outcome(NamedTuple):
     is_new: bool
 
 
-class Done(NamedTuple):
-    """A change that a request with an Idempotency-Key has made."""
-
-    model: str
-    pool: str
-    digest: str
-    epoch: int
-
-    @classmethod
-    def of(cls, file: ModelFile, epoch: int) -> "Done":
-        return cls(file.version.model, file.version.pool, file.digest, epoch)
-
-
 class ModelFileStore:
     """Belongs to one event loop. Several config services, `producer` and `others`, may change the same bucket.
 
@@ -58,7 +45,8 @@ class ModelFileStore:
         self._producer, self._limits = producer, limits
         read = reader({producer, *others})
         self.bucket = Bucket(opened, read, when_changed=self._learn, with_history=True, limits=limits)
-        self._requests: OrderedDict[str, Done] = OrderedDict()
+        # Changes by their Idempotency-Key: model, pool, digest and epoch.
+        self._requests: OrderedDict[str, tuple[str, str, str, int]] = OrderedDict()
         self._turn = asyncio.Lock()
 
     async def change(
@@ -86,9 +74,10 @@ class ModelFileStore:
         version = file.version
         known = self._requests.get(version.request) if version.request else None
         if known is not None:
-            if known != Done.of(file, known.epoch):
+            *change, epoch = known
+            if change != [version.model, version.pool, file.digest]:
                 raise Refused(422, "Idempotency-Key: it was used for another change; choose a new one")
-            return Outcome(known.epoch, is_new=False)
+            return Outcome(epoch, is_new=False)
         name = key(version.pool, version.model)
         present, revision = self.bucket.values.get(name), self.bucket.revision(name)
         if replaces is not None and replaces != revision:
@@ -107,7 +96,7 @@ class ModelFileStore:
         if not epoch:  # of another bucket
             self._requests.clear()
         if file is not None and (request := file.version.request):
-            self._requests.setdefault(request, Done.of(file, epoch))
+            self._requests.setdefault(request, (file.version.model, file.version.pool, file.digest, epoch))
             if len(self._requests) > self._limits.max_idempotency_keys:
                 self._requests.popitem(last=False)
 

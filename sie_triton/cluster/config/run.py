@@ -18,7 +18,7 @@ from sie_triton.cluster.tasks import restarted_forever
 from sie_triton.cluster.workers import Workers
 from sie_triton.controller.run import serve
 from sie_triton.controller.token import admin_token
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings, read_settings, words
 from sie_triton.system.telemetry import logs
 
 log = logging.getLogger(__name__)
@@ -72,3 +72,7 @@ class ConfigService:
         if not self._is_closing:
             log.error("the queue refuses this config service; it ends, to be started anew")
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    run(read_settings())

@@ -15,8 +15,7 @@ from sie_triton.client.failures import our_errors
 from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.messages import Answer, Health, unknown_model
-from sie_triton.cluster.statuses import OK
+from sie_triton.cluster.messages import OK, Answer, Health, unknown_model
 from sie_triton.contract import TASKS
 from sie_triton.contract.names import sie_name
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
@@ -56,7 +55,7 @@ class QueueConnection(AsyncConnection):
         queue, pool = self._queue, self._queue.pools.chosen(wishes.get())
         if method == "infer":
             name = arguments["model_name"]
-            if not (model := await queue.mentions.model_of(pool, name)):
+            if not (model := await queue.questions.model_of(pool, name)):
                 raise InferenceServerException(unknown_model(name), status=str(StatusCode.NOT_FOUND))
             request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
             answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s, tenant.get())
@@ -64,11 +63,11 @@ class QueueConnection(AsyncConnection):
             return InferResult(service_pb2.ModelInferResponse.FromString(body))
         if method == "is_model_ready":
             name, _, task = arguments["model_name"].rpartition("-")
-            await queue.mentions.model_of(pool, name if task in TASKS else arguments["model_name"])
+            await queue.questions.model_of(pool, name if task in TASKS else arguments["model_name"])
             return queue.pools.is_served(pool, arguments["model_name"])
         rpc, request_for = QUESTIONS[method]
         seconds = min(QUESTION_S, deadline.left_s)
-        answer, body = await queue.mentions.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
+        answer, body = await queue.questions.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
         raise_failure(answer)
         return getattr(service_pb2, f"{rpc}Response").FromString(body)
 

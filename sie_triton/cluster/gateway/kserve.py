@@ -5,7 +5,7 @@ request for inference the gateway reads the model's name and the parameters.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from time import monotonic
 from typing import Any
 
@@ -15,14 +15,11 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
+from sie_triton.cluster.gateway.port import Receiving
 from sie_triton.cluster.gateway.questions import check_size
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.gateway.receiving import Receiving
-from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import Answer, unknown_model, with_parameters
-from sie_triton.cluster.protobuf import fields
-from sie_triton.cluster.statuses import OK
+from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
 from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.doors.access import Access
 from sie_triton.doors.backend import QUESTION_S
@@ -137,7 +134,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         arrived = monotonic()
         name, left_s = _head(request, context, self._limits.max_fields)
         pool = self._pool(context)
-        if not (model := await self._queue.mentions.model_of(pool, name)):
+        if not (model := await self._queue.questions.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name[:200]))
         metadata = _metadata(context.invocation_metadata())
         given = {name: metadata[name] for name in FORWARDED if name in metadata}
@@ -149,7 +146,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _asking(self, method: str) -> Handler:
         async def ask(request: bytes, context: Context) -> bytes:
-            answer, body = await self._queue.mentions.ask(self._pool(context), method, request, QUESTION_S)
+            answer, body = await self._queue.questions.ask(self._pool(context), method, request, QUESTION_S)
             return await _answered(answer, body, context)
 
         return ask
@@ -242,6 +239,99 @@ def _counted(route: str, behavior: Behavior) -> Behavior:
     return behave
 
 
+# Fields that tell what a message of statistics is about.
+KEYS = ("name", "version", "batch_size")
+
+
+def summed(responses: Iterable[bytes]) -> bytes:
+    """Return one ModelStatisticsResponse for those of several workers, serialized."""
+    total = service_pb2.ModelStatisticsResponse()
+    for each in responses:
+        _add_all(total.model_stats, service_pb2.ModelStatisticsResponse.FromString(each).model_stats)
+    return _bytes(total)
+
+
+def _add_all(to: Any, messages: Iterable[Any]) -> None:
+    """Add messages to those of the same name, version or batch size."""
+    present = {_key(each): each for each in to}
+    for message in messages:
+        if (found := present.get(_key(message))) is None:
+            to.add().CopyFrom(message)
+        else:
+            _add(found, message)
+
+
+def _add(to: Any, message: Any) -> None:
+    for field, value in message.ListFields():
+        if field.name in KEYS:
+            continue
+        if field.message_type is None and not isinstance(value, int):
+            continue
+        present = getattr(to, field.name)
+        if isinstance(value, int):
+            setattr(to, field.name, max(present, value) if field.name == "last_inference" else present + value)
+        elif hasattr(value, "ListFields"):
+            _add(present, value)
+        elif hasattr(value, "add"):
+            _add_all(present, value)
+
+
+def _key(message: Any) -> tuple[Any, ...]:
+    return tuple(getattr(message, name, None) for name in KEYS)
+
+
 def _bytes(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data
+
+
+# Maximum length of a number, in bytes, and bound of a tag: a field's number and its kind.
+MAX_VARINT_BYTES, TAGS = 10, 2**32
+
+# Kinds of fields: a number, eight bytes, a length with so many bytes, four bytes. Triton's messages have no groups.
+VARINT, FIXED_64, SIZED, FIXED_32 = 0, 1, 2, 5
+
+
+def fields(message: bytes, max_fields: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of each field of a serialized message, but not of the messages in it.
+
+    An empty field takes two bytes, and its object about fifty, so fields are counted before a message is parsed.
+
+    Raise DecodeError at bytes that are no field, and InputError beyond `max_fields`.
+
+    >>> [*fields(bytes([0x0A, 1, 65, 0x2A, 0]), 2)]
+    [(1, 0, 3), (5, 3, 5)]
+    """
+    at, num_fields = 0, 0
+    while at < len(message):
+        num_fields += 1
+        if num_fields > max_fields:
+            raise InputError(f"the request has more than {max_fields} fields")
+        start = at
+        tag, at = _varint(message, at)
+        at = _end(message, tag & 7, at)
+        if at > len(message) or not 8 <= tag < TAGS:
+            raise DecodeError(f"no field at byte {start}")
+        yield tag >> 3, start, at
+
+
+def _end(message: bytes, kind: int, at: int) -> int:
+    """Return the end of a field of this kind whose content begins at `at`."""
+    if kind == SIZED:
+        size, at = _varint(message, at)
+        return at + size
+    if kind == VARINT:
+        return _varint(message, at)[1]
+    if kind in (FIXED_64, FIXED_32):
+        return at + (8 if kind == FIXED_64 else 4)
+    raise DecodeError(f"a field of kind {kind}")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number at `at`, and its end."""
+    value = 0
+    for place, byte in enumerate(message[at : at + MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise DecodeError(f"no number at byte {at}")

@@ -5,7 +5,10 @@ import logging
 import os
 import signal
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from math import ceil
+from time import monotonic
 from uuid import uuid4
 
 from nats.aio.client import Client
@@ -16,17 +19,16 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, connect, listen
 from sie_triton.cluster.gateway import metrics
-from sie_triton.cluster.gateway.gate import Gate
-from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.leases import Leases
-from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Wanted
 from sie_triton.cluster.model_files import opener, reader
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY
+from sie_triton.cluster.policies.fair import Durations, Turns
 from sie_triton.cluster.tasks import Tasks, restarted_forever
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, DeadlinePassed
@@ -46,7 +48,6 @@ class Queue:
         self.pools = Pools(settings.pool, profiles, startable, limits)
         self.requests: Requests
         self.questions: Questions
-        self.mentions: Mentions
         self._heard_at = time.monotonic()  # the latest time at which the queue had this gateway's heartbeat
         self._is_closing = False
         self._gate = Gate(self.pools.window, limits)
@@ -58,13 +59,12 @@ class Queue:
         limits = self.limits
         self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed, limits)
         self._js = OwnJetStream(self._nats, timeout=limits.confirm_s)
-        large = LargeRequests(self._settings.payload_store_url, self.name, self._now)
-        self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, large, limits)
+        payloads = Payloads(url) if (url := self._settings.payload_store_url) else None
+        self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, payloads, limits)
         await listen(self._nats, subjects.answers(self.name), self.requests.take)
         await listen(self._nats, subjects.ALL_WORKERS, self.pools.workers.hear)
         await listen(self._nats, subjects.ALL_GATEWAYS, self._hear_gateway)
-        self.questions = Questions(self._nats, self.pools.workers, limits)
-        self.mentions = Mentions(self.pools, self.questions, limits)
+        self.questions = Questions(self._nats, self.pools, limits)
         self.pools.listen_anew()
         self.requests.prepare(self._settings.pool)
         producers = words(self._settings.nats_config_trusted_producers)
@@ -74,7 +74,7 @@ class Queue:
         self.leases = Leases(self._settings, self._js, self.pools, limits)
         self._figures = metrics.QueueMetrics(self._js, self.pools, self.leases, limits)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
-        parts += [self._figures.keep_measuring, large.sweep]
+        parts += [self._figures.keep_measuring, self.requests.sweep]
         for work in parts:
             self._tasks.start(restarted_forever(work, limits.restart_s))
         return self
@@ -165,3 +165,109 @@ class Queue:
     def _now(self) -> float:
         """Return seconds of the Unix epoch by a clock that does not jump, which workers know from the heartbeat."""
         return self._began_at + time.monotonic()
+
+
+class _Line:
+    """Requests for one model."""
+
+    def __init__(self, durations: Durations) -> None:
+        self.num_sent = 0
+        self.turns = Turns[asyncio.Future[None]]()
+        self.durations = durations
+
+
+class Gate:
+    """Limits a gateway's requests in the queue, which serves them in their order. Belongs to one event loop.
+
+    Requests beyond the limit wait here, each tenant's in a line of its own. `window` returns how many requests for a
+    model may be in the queue.
+    """
+
+    def __init__(self, window: Callable[[str, str], int], limits: GatewayLimits = GatewayLimits()) -> None:
+        self._window, self._limits = window, limits
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._num_waiting = 0
+        self._of_tenants: dict[str, int] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return self._num_waiting
+
+    @asynccontextmanager
+    async def turn(self, pool: str, model: str, tenant: str, left_s: float, num_bytes: int = 0) -> AsyncIterator[None]:
+        """Context manager for one request of `num_bytes` in the queue; it waits for a turn.
+
+        Raise BusyError at once if too many wait, or if the answer would come after `left_s` seconds.
+        """
+        limits = self._limits
+        line = self._lines.setdefault((pool, model), _Line(Durations(limits.max_rated, limits.min_rated)))
+        num_ahead, began = line.num_sent + line.turns.ahead(tenant), monotonic()
+        if (expected_s := line.durations.expected_s(num_ahead, num_bytes)) > left_s:
+            raise BusyError(
+                f"the request would take {expected_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
+                retry_after_s=ceil(expected_s - left_s),
+            )
+        is_answered = False
+        try:
+            async with self._place(pool, model, line, tenant):
+                yield
+            is_answered = True
+        finally:
+            took_s = monotonic() - began
+            if is_answered or took_s >= left_s:  # else it was refused, or its client did not wait
+                line.durations.add(num_ahead, num_bytes, took_s)
+
+    @asynccontextmanager
+    async def _place(self, pool: str, model: str, line: _Line, tenant: str) -> AsyncIterator[None]:
+        """Context manager for a place in the queue, for which it waits."""
+        if line.num_sent >= self._window(pool, model) or line.turns:
+            await self._wait(pool, model, line, tenant)
+        else:
+            line.num_sent += 1
+        try:
+            yield
+        finally:
+            line.num_sent -= 1
+            self._let_in(pool, model, line)
+
+    def waiting(self) -> dict[tuple[str, str], int]:
+        """Return the number of requests that wait here, by pool and model."""
+        return {key: len(line.turns) for key, line in self._lines.items() if line.turns}
+
+    def look(self) -> None:
+        """Let requests in whose turn has come because workers joined."""
+        for (pool, model), line in [*self._lines.items()]:
+            self._let_in(pool, model, line)
+
+    async def _wait(self, pool: str, model: str, line: _Line, tenant: str) -> None:
+        of_tenant, limits = self._of_tenants.get(tenant, 0), self._limits
+        if self._num_waiting >= limits.max_waiting or of_tenant >= limits.max_waiting_of_tenant:
+            raise BusyError(f"{self._num_waiting} requests wait, {of_tenant} of them yours; retry")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.turns.add(tenant, turn)
+        self._num_waiting += 1
+        self._of_tenants[tenant] = of_tenant + 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was this request's turn already
+                line.num_sent -= 1
+                self._let_in(pool, model, line)
+            else:
+                line.turns.remove(tenant, turn)
+            raise
+        finally:
+            self._num_waiting -= 1
+            self._of_tenants[tenant] -= 1
+            if not self._of_tenants[tenant]:
+                del self._of_tenants[tenant]
+
+    def _let_in(self, pool: str, model: str, line: _Line) -> None:
+        limit = self._window(pool, model) if line.turns else 0
+        while line.turns and line.num_sent < limit:
+            turn = line.turns.take()
+            if not turn.done():
+                line.num_sent += 1
+                turn.set_result(None)
+        if not line.turns and not line.num_sent:
+            self._lines.pop((pool, model), None)

@@ -7,7 +7,8 @@ answered → stream → sidecar → answer → deleted from the stream
 
 A request is deleted once the gateway has the whole answer. An answer that gets lost therefore leaves the request in the
 stream, which gives it to another worker; so does the death of a worker, for which the gateway sends nothing again. A
-second answer finds nobody who waits; the request is deleted, too.
+second answer finds nobody who waits; the request is deleted, too. A request that is larger than a message of the queue
+goes through the payload store.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ from nats.js.errors import APIError, NoStreamResponseError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import OwnJetStream, await_streams, told
 from sie_triton.cluster.gateway import metrics
-from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
-from sie_triton.cluster.statuses import NOT_FOUND
+from sie_triton.cluster.messages import NOT_FOUND, Answer, Cancel, Malformed, Wanted, Work, unknown_model
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.tasks import Tasks
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, InputError
+from sie_triton.models.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,8 @@ class Request:
 class Requests:
     """Requests of the gateway `name` that wait for answers. Belongs to one event loop.
 
-    `now` returns seconds of the Unix epoch, by a clock that does not jump.
+    `now` returns seconds of the Unix epoch, by a clock that does not jump. Without `payloads` large requests are
+    refused.
     """
 
     def __init__(
@@ -92,12 +94,12 @@ class Requests:
         name: str,
         now: Callable[[], float],
         pools: Pools,
-        large: LargeRequests,
+        payloads: Payloads | None,
         limits: GatewayLimits = GatewayLimits(),
     ) -> None:
         self._limits = limits
         self._nats, self._js, self._name, self._now = client, js, name, now
-        self._pools, self._large = pools, large
+        self._pools, self._payloads = pools, payloads
         self._numbers = count(1)
         self._waiting: dict[int, Request] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
@@ -118,7 +120,7 @@ class Requests:
         """
         hold(COPIES * len(request))
         number = next(self._numbers)
-        payload = await self._large.stored(number, deadline, request, self._nats.max_payload)
+        payload = await self._stored(number, deadline, request)
         work = Work(self._name, number, deadline, model, 0, payload, tenant)
         message = work.packed(b"" if payload else request)
         self._announce(pool, model)
@@ -133,11 +135,45 @@ class Requests:
         finally:
             del self._waiting[number]
             if payload:
-                self.tasks.start(self._large.remove(payload))
+                self.tasks.start(self._remove(payload))
             if sent.sendings > 1 and not sent.answer.cancelled():
                 self._withdraw(sent)  # a worker may have the other message, too
             elif not sent.sending.done() and not sent.answer.cancelled():
                 self.tasks.start(self._confirmed(sent.sending))
+
+    async def _stored(self, number: int, deadline: float, request: bytes) -> str:
+        """Store a request that no message can hold; return its path, empty for a smaller one.
+
+        Raise BusyError if the store does not take it, and InputError if there is none.
+        """
+        room = self._nats.max_payload - 4096  # subjects and headers around it
+        if len(request) <= room:
+            return ""
+        if self._payloads is None:
+            raise InputError(
+                f"the request has {len(request)} bytes, and the queue takes {room}; send fewer or smaller items, or "
+                "give the cluster a payload store (SIE_PAYLOAD_STORE_URL)"
+            )
+        try:
+            return await self._payloads.put(self._name, number, deadline, request)
+        except StoreError as exc:
+            log.warning("payload store: %s", exc)
+            raise BusyError("the payload store does not take the request; retry, or send smaller ones") from exc
+
+    async def _remove(self, payload: str) -> None:
+        assert self._payloads is not None
+        with suppress(StoreError):  # a gateway removes it later
+            await self._payloads.remove(payload)
+
+    async def sweep(self) -> None:
+        """Remove payloads that gateways have left behind, for ever."""
+        while self._payloads is not None:
+            try:
+                if num_removed := await self._payloads.sweep(self._now()):
+                    log.info("payload store: removed %d payloads whose time had passed", num_removed)
+            except StoreError as exc:
+                log.warning("payload store: %s", exc)
+            await asyncio.sleep(60.0)
 
     def _announce(self, pool: str, model: str) -> None:
         """Tell the workers that a model is wanted; they claim it, unless one has."""
@@ -208,10 +244,9 @@ class Requests:
             if not request.answer.done():
                 request.answer.set_result((answer, whole))
         if delivered := subjects.delivered(answer.receipt):
-            stream, sequence = delivered
             # An acknowledgement could also fetch the next message: gateways may not.
-            what = json.dumps({"seq": sequence, "no_erase": True}).encode()
-            await self._nats.publish(f"$JS.API.STREAM.MSG.DELETE.{stream}", what)
+            what = json.dumps({"seq": delivered.sequence, "no_erase": True}).encode()
+            await self._nats.publish(f"$JS.API.STREAM.MSG.DELETE.{delivered.stream}", what)
 
     async def _confirmed(self, sending: asyncio.Task[PubAck]) -> None:
         """Wait for the confirmation of a request that has been answered; it is not sent again."""

@@ -5,17 +5,16 @@ import os
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.kserve import KServe
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
-from sie_triton.cluster.gateway.port import SHARES, Port
+from sie_triton.cluster.gateway.port import SHARES, Port, Receiving
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.doors import counts
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import serve
-from sie_triton.http.connections import affordable
-from sie_triton.settings import Settings
+from sie_triton.http.connection import affordable
+from sie_triton.settings import Settings, read_settings
 from sie_triton.system.telemetry import logs
 
 # Name of the gateway in traces; the parts of a server have that of `tracing.DEFAULTS`.
@@ -60,3 +59,7 @@ def run(settings: Settings) -> None:
     door = Door(settings, backend)
     backend.memory, door.when_draining = door.memory, backend.drain
     serve(door, [PoolRoutes(queue, settings).all])
+
+
+if __name__ == "__main__":
+    run(read_settings())

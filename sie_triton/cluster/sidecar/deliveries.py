@@ -1,16 +1,24 @@
-"""Deliveries of the queue to a sidecar, and the replies to them: the answer to the gateway, and receipts to the queue.
+"""Messages that the queue has delivered to a sidecar: whether their clients wait, and what is left if the sidecar dies.
 
-A receipt says that work goes on, goes back or is finished. Its subject is the reply subject of the message
-(NATS ADR-15).
+A message stays in the stream until its gateway has the answer. A receipt, published to the reply subject of the message
+(NATS ADR-15), says that work goes on, goes back or is finished. Without one for `ack_wait_s`, as after the death of a
+sidecar, the queue gives the message to any worker. The sidecar that takes the place of a killed one need not wait for
+that: it finds the receipts of its work in a mapped file, and returns the work at once.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+import mmap
+import os
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
 from time import monotonic
-from typing import Self
+from typing import Any, Self
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -18,12 +26,15 @@ from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import Answer, Work
-from sie_triton.cluster.sidecar.triton import Response
-from sie_triton.cluster.statuses import CANCELLED
+from sie_triton.cluster.messages import CANCELLED, Malformed, Work, clock_in
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.records.calls import OpenCall
+from sie_triton.system.host.files import reserve
 
 log = logging.getLogger(__name__)
+
+# Receipts: the work is finished, goes on, goes back at once, or was none.
+DONE, IN_PROGRESS, BACK, NO_WORK = b"", b"+WPI", b"-NAK", b"+TERM"
 
 
 class Dropped(Exception):
@@ -48,6 +59,9 @@ class Delivery:
     pool: str
     # Subject of receipts, of the latest delivery of this message.
     receipt: str
+    # Number of the message in its stream, and how often the queue has delivered it.
+    sequence: int
+    num_deliveries: int
     # The call by which the stages know that its client still waits.
     call: OpenCall
     received_at: float = field(default_factory=monotonic)
@@ -63,18 +77,10 @@ class Delivery:
         work, body = Work.read(message.data)
         subjects.token(work.model)
         subjects.answers(work.gateway)
+        if (place := subjects.delivered(message.reply)) is None:
+            raise Malformed(f"{message.reply[:80]!r} is not the receipt of a request")
         message.data = b""  # the body is a copy, and a subscription keeps its latest message
-        return cls(work, body, pool, message.reply, call)
-
-    @property
-    def num_deliveries(self) -> int:
-        """Number of times that the queue has delivered the message."""
-        return int(_parts(self.receipt)[0])
-
-    @property
-    def sequence(self) -> str:
-        """Number of the message in its stream."""
-        return _parts(self.receipt)[1]
+        return cls(work, body, pool, message.reply, place.sequence, place.num_deliveries, call)
 
     def await_response(self, response: asyncio.Future[Response]) -> None:
         self._response = response
@@ -87,56 +93,139 @@ class Delivery:
             self._response.set_result(Response(CANCELLED, "withdrawn", b""))
 
 
-class Replies:
-    """Replies to deliveries. Belongs to one event loop. `worker` is the name in answers."""
+class Gateways:
+    """The latest heartbeat of each gateway, and requests whose clients no longer wait. Belongs to one event loop."""
 
-    def __init__(self, client: Client, worker: str, limits: SidecarLimits = SidecarLimits()) -> None:
-        self._nats, self._worker, self._limits = client, worker, limits
+    def __init__(self, limits: SidecarLimits = SidecarLimits()) -> None:
+        self._limits = limits
+        self._withdrawn: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._heard: OrderedDict[str, tuple[float, float]] = OrderedDict()  # time by `monotonic`, and the clock then
+        self._listening_since = monotonic()
 
-    async def answer(self, delivery: Delivery, response: Response) -> None:
-        """Answer the gateway. It deletes the work from the stream once it has all parts."""
-        number, waited_ms = delivery.work.number, round(delivery.waited_ms, 3)
-        answer = Answer(number, self._worker, response.status, response.text, waited_ms, delivery.receipt)
-        for part in answer.parts(response.body, self._nats.max_payload - 1024):  # subject and protocol around it
-            await self.publish(subjects.answers(delivery.work.gateway), part)
+    async def hear_gateway(self, message: Msg) -> None:
+        if (clock := clock_in(message.data)) is not None:
+            name = message.subject.rpartition(".")[2]
+            _remember(self._heard, name, (monotonic(), clock), self._limits.max_gateways)
 
-    async def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge work that no client waits for, or that goes on as another message."""
-        await self.publish(delivery.receipt)
+    def forget_silence(self) -> None:
+        """Take no gateway for gone because this sidecar heard nothing itself."""
+        self._listening_since = monotonic()
 
-    async def terminate(self, message: Msg) -> None:
-        """Have the queue forget a message that is no work."""
-        await self.publish(message.reply, b"+TERM")
+    def withdraw(self, key: tuple[str, int]) -> None:
+        """Note that the client of a request no longer waits; the request itself may come later."""
+        _remember(self._withdrawn, key, None, self._limits.max_withdrawn)
 
-    async def report_progress(self, delivery: Delivery) -> None:
-        """Tell the queue that work is in progress."""
-        await self.publish(delivery.receipt, b"+WPI")
+    def check(self, work: Work) -> None:
+        """Raise Dropped if nobody waits for a request, and Returned while its gateway may be gone or its time unknown.
 
-    async def give_back(self, delivery: Delivery, pause_s: float | None, left_s: float) -> None:
-        """Return work to the queue, which delivers it again after a pause.
-
-        Without `pause_s`, the pause grows with each delivery, up to the `left_s` seconds until the deadline.
+        A gateway that was killed deletes no request, so what is computed meanwhile would be computed again.
         """
-        if pause_s is None:
-            growing_s = self._limits.busy_pause_s * 2 ** min(10, delivery.num_deliveries - 1)
-            growing_s = min(self._limits.max_pause_s, growing_s)
-            pause_s = max(0.0, min(growing_s, left_s))
-        await self.publish(delivery.receipt, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
+        heard = self._heard.get(work.gateway)
+        silent_s = monotonic() - max(heard[0] if heard else 0.0, self._listening_since)
+        if work.key in self._withdrawn or silent_s > self._limits.gateway_gone_s:
+            raise Dropped
+        if silent_s > self._limits.gateway_silent_s:
+            raise Returned(self._limits.away_pause_s)
+        if self.left_s(work) <= 0:
+            raise Dropped if heard else Returned(self._limits.away_pause_s)  # this machine's clock may be wrong
 
-    async def give_all_back(self, receipts: Sequence[str]) -> None:
-        """Return what a sidecar leaves, this one or that before it. If it had an answer, nothing happens."""
+    def left_s(self, work: Work) -> float:
+        """Return the time until the deadline, by the gateway's clock once it is known: others may be wrong, or jump."""
+        at, clock = self._heard.get(work.gateway, (monotonic(), time.time()))
+        return work.deadline - clock - (monotonic() - at)
+
+
+def _remember(table: "OrderedDict[Any, Any]", key: Any, value: Any, limit: int) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > limit:
+        table.popitem(last=False)
+
+
+FILE = "sidecar.receipts"
+
+# Bytes of a receipt. What does not fit into the file is given to another worker after SidecarLimits.ack_wait_s.
+PLACE_BYTES = 1024
+
+EMPTY = b"\0"
+
+# The first place: the latest time at which the queue has heard of all work, by the machine's monotonic clock.
+TIME = Struct("<d")
+
+
+class Receipts:
+    """Receipts of this sidecar's work. Belongs to one event loop. Without space for a file, none are kept.
+
+    `left`: the receipts that the sidecar before this one has left in `directory`; `left_at`: when it reported last.
+    """
+
+    def __init__(self, directory: Path, num_places: int = 1024) -> None:
+        path, num_bytes = directory / FILE, (1 + num_places) * PLACE_BYTES
+        self.left_at, self.left = _receipts_in(path, num_bytes)
+        self._free: deque[int] = deque()
+        self._file: mmap.mmap | bytearray = bytearray(PLACE_BYTES)
+        try:
+            self._file = _mapped(path, num_bytes)
+        except OSError as exc:
+            log.warning("%s cannot be written: work that this sidecar leaves waits longer: %s", path, exc)
+        else:
+            self._free.extend(range(1, 1 + num_places))
+        self.reported()
+
+    def reported(self) -> None:
+        """Note that the queue hears now of all work that is in progress."""
+        TIME.pack_into(self._file, 0, monotonic())
+
+    @contextmanager
+    def kept(self, receipt: str) -> Iterator[None]:
+        """Keep a receipt within the context, if there is a place for it."""
+        data = receipt.encode()
+        if not self._free or len(data) > PLACE_BYTES:
+            yield
+            return
+        place = self._free.popleft()
+        at = slice(place * PLACE_BYTES, (place + 1) * PLACE_BYTES)
+        self._file[at] = data.ljust(PLACE_BYTES, EMPTY)
+        try:
+            yield
+        finally:
+            self._file[at] = EMPTY * PLACE_BYTES
+            self._free.append(place)
+
+    async def give_back(self, client: Client, limits: SidecarLimits) -> None:
+        """Return the work that the sidecar before this one has left. If it had an answer, nothing happens.
+
+        Later the queue itself has given it to another worker, from which a receipt would take it away.
+        """
+        left, self.left = self.left, []
+        if 0 <= monotonic() - self.left_at < limits.ack_wait_s - limits.report_s:
+            await give_back(client, left)
+
+
+async def give_back(client: Client, receipts: list[str]) -> None:
+    """Return work that a sidecar leaves, this one or that before it, to the queue."""
+    with suppress(NatsError):
         for receipt in receipts:
-            await self.publish(receipt, b"-NAK")
-        if receipts:
-            log.info("gave %d requests back that a sidecar leaves", len(receipts))
-
-    async def publish(self, subject: str, data: bytes = b"") -> None:
-        """Publish. If that fails, the queue gives the work to a worker again."""
-        with suppress(NatsError):
-            await self._nats.publish(subject, data)
+            await client.publish(receipt, BACK)
+    if receipts:
+        log.info("gave %d requests back that a sidecar leaves", len(receipts))
 
 
-def _parts(receipt: str) -> list[str]:
-    """Return the parts of a receipt from the number of deliveries on (NATS ADR-15)."""
-    parts = receipt.split(".")
-    return parts[4:] if len(parts) == 9 else parts[6:]  # nine without a domain
+def _mapped(path: Path, num_bytes: int) -> mmap.mmap:
+    """Map a new file of empty places. It takes the place of an old one, which another process may still map."""
+    new = path.with_suffix(".new")
+    reserve(new, num_bytes)
+    os.replace(new, path)
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), num_bytes)
+
+
+def _receipts_in(path: Path, num_bytes: int) -> tuple[float, list[str]]:
+    """Return the time and the receipts in a file, which may be missing, or damaged."""
+    with suppress(OSError), path.open("rb") as file:
+        first, data = file.read(PLACE_BYTES), file.read(num_bytes - PLACE_BYTES)
+        places = (data[start : start + PLACE_BYTES] for start in range(0, len(data), PLACE_BYTES))
+        found = (place.rstrip(EMPTY).decode(errors="replace") for place in places if not place.startswith(EMPTY))
+        receipts = [receipt for receipt in found if subjects.delivered(receipt)]
+        return (TIME.unpack_from(first)[0], receipts) if receipts else (0.0, [])
+    return 0.0, []

@@ -8,70 +8,19 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from typing import NamedTuple
-from urllib.parse import quote
 
 import aiohttp
 
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.model_files import ModelFile, of_pool
-from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.token import find_token
-from sie_triton.records.serving_file import read_serving
-from sie_triton.settings import Settings
+from sie_triton.cluster.sidecar.server import Found, ServerModels
+from sie_triton.contract.names import sie_name
 
 log = logging.getLogger(__name__)
 
 # Answers that another attempt with the same file would get again.
 FINAL = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
-
-
-class Found(NamedTuple):
-    """Models of a server, by Triton's names: all that it serves, and the files of those that were added to it."""
-
-    served: frozenset[str]
-    added: dict[str, bytes]
-
-
-class ServerModels:
-    """The controller of the server beside this sidecar."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._url = f"http://{settings.inner_host}:{settings.controller_port}/v1/models"
-        self._session: aiohttp.ClientSession | None = None
-
-    def found(self) -> Found | None:
-        """Return the server's models as its data directory has them; None if no server has started. Reads files."""
-        serving = read_serving(self._settings.data_dir)
-        if serving is None:
-            return None
-        added = {path.stem: path.read_bytes() for path in serving.added_dir.glob("*.yaml")}
-        return Found(frozenset(map(triton_name, serving.models)), added)
-
-    async def add(self, text: bytes) -> tuple[int, str]:
-        """Serve the model of a file; return HTTP's status and the reason. Raise aiohttp's ClientError."""
-        return await self._change("PUT", self._url, text)
-
-    async def serve_known(self, model: str) -> tuple[int, str]:
-        """Serve a known model, by Triton's name."""
-        return await self._change("PUT", f"{self._url}/{quote(model, safe='')}", b"")
-
-    async def remove(self, model: str) -> tuple[int, str]:
-        return await self._change("DELETE", f"{self._url}/{quote(model, safe='')}", b"")
-
-    async def _change(self, method: str, url: str, body: bytes) -> tuple[int, str]:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300.0))
-        token = find_token(self._settings.data_dir, self._settings.admin_token)
-        headers = {"Authorization": f"Bearer {token}"}
-        async with self._session.request(method, url, data=body, headers=headers) as answer:
-            return answer.status, (await answer.text())[:1000].strip()
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
 
 
 class ModelFiles:

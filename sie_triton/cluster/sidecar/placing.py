@@ -1,8 +1,16 @@
-"""Takes and gives up models: this worker's part in the placement of all models on the workers of its pool."""
+"""Takes and gives up models: this worker's part in the placement of all models on the workers of its pool.
+
+Claims are in a bucket of NATS that all sidecars of a pool read and write:
+
+    token of the model → names of its workers, in JSON
+
+A claim is a preference, not a lock: two workers that both fetch the work of a model do different parts of it.
+"""
 
 import asyncio
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 
@@ -10,18 +18,64 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
+from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.bucket import Bucket, Conflict
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Health, Malformed, Wanted
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
-from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.puller import Puller
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.workers import Workers
 
 log = logging.getLogger(__name__)
+
+
+class Claims:
+    """This sidecar's view of the claims of its pool. Belongs to one event loop."""
+
+    def __init__(
+        self, opened: Callable[[], Awaitable[KeyValue]], worker: str, limits: SidecarLimits = SidecarLimits()
+    ) -> None:
+        self._worker = worker
+        self.bucket = Bucket(opened, _holders, limits=limits)
+
+    def all(self) -> Mapping[str, Sequence[str]]:
+        """Return the workers of each model."""
+        return {subjects.model_of(key): holders for key, holders in self.bucket.values.items()}
+
+    def of(self, model: str) -> Sequence[str]:
+        return self.bucket.values.get(subjects.escaped(model), ())
+
+    def mine(self) -> list[str]:
+        return sorted(model for model, holders in self.all().items() if self._worker in holders)
+
+    async def claim(self, model: str, others: Collection[str]) -> bool:
+        """Add this worker to `others`, the present workers of a model; False if another sidecar was faster."""
+        return await self._write(model, sorted({*others, self._worker}))
+
+    async def release(self, model: str) -> bool:
+        return await self._write(model, [name for name in self.of(model) if name != self._worker])
+
+    async def _write(self, model: str, holders: Sequence[str]) -> bool:
+        try:
+            await self.bucket.write(subjects.token(model), json.dumps(holders).encode())
+        except Conflict:
+            return False
+        except (NatsError, TimeoutError) as exc:
+            log.warning("queue: claim of %s: %s", model, told(exc))
+            return False
+        return True
+
+
+def _holders(value: bytes) -> Sequence[str] | None:
+    try:
+        holders = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return [name for name in holders[:1000] if isinstance(name, str)] if isinstance(holders, list) else None
 
 
 class Placing:
@@ -58,7 +112,7 @@ class Placing:
 
     async def keep_looking(self) -> None:
         """Look at wanted models and at the backlog, for ever."""
-        await self._claims.are_known.wait()
+        await self._claims.bucket.are_known.wait()
         looked_at = 0.0
         while True:
             try:
@@ -97,12 +151,12 @@ class Placing:
             self._wanted.setdefault(model, monotonic())
 
     def _holders(self, model: str, alive: Mapping[str, Health]) -> list[str]:
-        return [name for name in self._claims.all.get(model, ()) if name in alive and alive[name].is_ready]
+        return [name for name in self._claims.of(model) if name in alive and alive[name].is_ready]
 
     def _claimed(self) -> dict[str, list[str]]:
         """Return the models that each worker has claimed."""
         claimed: dict[str, list[str]] = {}
-        for model, holders in self._claims.all.items():
+        for model, holders in self._claims.all().items():
             for name in holders:
                 claimed.setdefault(name, []).append(model)
         return claimed
@@ -112,7 +166,7 @@ class Placing:
 
     async def _look(self) -> None:
         """Claim wanted models whose turn has come for this worker."""
-        if not self._wanted or self._runner.is_draining or not self._claims.are_known.is_set():
+        if not self._wanted or self._runner.is_draining or not self._claims.bucket.are_known.is_set():
             return
         alive = self._alive()
         for model, since in [*self._wanted.items()]:

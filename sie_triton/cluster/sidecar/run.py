@@ -19,7 +19,7 @@ from sie_triton.doors.server_metrics import EXPOSITION
 from sie_triton.errors import ServerError
 from sie_triton.http.access import Guard, WebPageGuard
 from sie_triton.http.server import serving
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, read_settings
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.telemetry import logs
 
@@ -91,3 +91,7 @@ async def _first(*awaited: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None
     for task in tasks:
         if task not in awaited:
             task.cancel()
+
+
+if __name__ == "__main__":
+    run(read_settings())

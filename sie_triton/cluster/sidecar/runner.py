@@ -2,12 +2,12 @@
 
 message → (still in progress here) → goes on
         → (too late, withdrawn, its gateway gone) → Dropped: acknowledged
-        → (no memory for it) → Returned: back to the queue, after a pause
-        → Triton → answer
+        → (no memory for it, its gateway silent) → Returned: back to the queue, after a pause
+        → Triton → answer; the gateway deletes the message once it has all parts
                  → busy, away, being replaced → Returned
                  → ended while it ran the request: sent anew; the second time to stream SIE_DEAD, and an error
 
-What a killed sidecar leaves comes again: at once if its successor finds the receipts, else after `ack_wait_s`.
+What a killed sidecar leaves comes again (`deliveries.py`).
 """
 
 import asyncio
@@ -31,61 +31,79 @@ from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import Cancel, Malformed, Work, with_parameters
-from sie_triton.cluster.payloads import Payloads, Reads
+from sie_triton.cluster.messages import (
+    INTERNAL,
+    INVALID,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Answer,
+    Cancel,
+    Malformed,
+    Work,
+    with_parameters,
+)
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar.deliveries import Delivery, Dropped, Replies, Returned
-from sie_triton.cluster.sidecar.gateways import Gateways
-from sie_triton.cluster.sidecar.joiner import Joiner, Sent
+from sie_triton.cluster.sidecar.deliveries import (
+    BACK,
+    DONE,
+    IN_PROGRESS,
+    NO_WORK,
+    Delivery,
+    Dropped,
+    Gateways,
+    Receipts,
+    Returned,
+    give_back,
+)
+from sie_triton.cluster.sidecar.joining import Joiner, Sent
 from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import WAIT, WORK
-from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
-from sie_triton.cluster.statuses import INTERNAL, INVALID, NOT_FOUND, UNAVAILABLE
+from sie_triton.cluster.sidecar.server import LocalServer, Response, is_away
 from sie_triton.contract.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.models.weights.object_store import StoreError
-from sie_triton.records.calls import CallBook, CallLost, unless_lost
+from sie_triton.records.calls import CallLost, unless_lost
+from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-class Runner:
-    """Runs work at one Triton. Belongs to one event loop. `when_free` is called when there is room again.
+# Calls of Triton at a time for each model, on a GPU and on a CPU.
+CALLS = 4, 1
 
-    `num_asked` is the number of messages that all pullers have asked for and that have not come.
+
+class Runner:
+    """Runs work at the Triton of `server`. Belongs to one event loop. `worker` is the name in answers.
+
+    `when_free` is called when there is room again. `num_asked` is the number of messages that all pullers have asked
+    for and that have not come.
     """
 
     def __init__(
         self,
         client: Client,
         js: JetStreamContext,
-        triton: LocalTriton,
-        calls: CallBook,
-        receipts: Receipts,
-        *,
+        server: LocalServer,
+        settings: Settings,
         worker: str,
-        quantum: Quantum,
-        coalesce_ms: float,
-        max_calls: int,
-        max_requests: int,
-        payloads: Payloads | None,
         limits: SidecarLimits = SidecarLimits(),
     ) -> None:
-        self._limits = limits
-        self._js, self._triton, self.calls = js, triton, calls
-        self._receipts, self._payloads = receipts, payloads
-        self._reads = None if payloads is None else Reads(payloads, limits)
+        self._nats, self._js, self._server, self._worker, self._limits = client, js, server, worker, limits
+        self.receipts = Receipts(settings.data_dir)
+        self.payloads = Payloads(url, limits) if (url := settings.payload_store_url) else None
+        self.gateways = Gateways(limits)
         self._tenants = Tenants()
-        self.quantum, self._coalesce_ms = quantum, coalesce_ms
-        self._call_s = limits.max_call_targets * quantum.target_ms / 1000
+        target_ms = settings.adaptive_target_p50_ms
+        self.quantum = Quantum(target_ms, settings.adaptive_min_quantum_ms, settings.adaptive_max_quantum_ms)
+        self._coalesce_ms = settings.batcher_coalesce_ms
+        self._call_s = limits.max_call_targets * target_ms / 1000
         self._joiner = Joiner(
-            triton,
-            lambda: self.calls.call(),
+            server,
             limits,
-            max_calls=max_calls,
-            max_requests=max_requests,
+            max_calls=settings.max_concurrent_batches or CALLS[settings.devices == ["cpu"]],
+            max_requests=settings.batcher_max_batch_requests,
             call_s=self._longest_call_s,
             gather_s=self._gather_s,
         )
@@ -95,8 +113,6 @@ class Runner:
         self.is_draining = False
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], Delivery] = {}
-        self.gateways = Gateways(limits)
-        self.replies = Replies(client, worker, limits)
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -111,10 +127,10 @@ class Runner:
 
     async def _run(self, message: Msg, pool: str) -> None:
         try:
-            delivery = Delivery.of(message, pool, self.calls.call())
+            delivery = Delivery.of(message, pool, self._server.calls.call())
         except (Malformed, InputError) as exc:
             log.warning("queue: dropped a message: %s", exc)
-            await self.replies.terminate(message)
+            await self._publish(message.reply, NO_WORK)
         else:
             WORK.labels(await self._outcome(delivery)).inc()
 
@@ -129,13 +145,13 @@ class Runner:
                 response = await self._called(delivery, body, token)
                 return await self._concluded(delivery, body, response)
         except Dropped:
-            await self.replies.acknowledge(delivery)
+            await self._publish(delivery.receipt, DONE)
             return "withdrawn" if delivery.was_withdrawn else "dropped"
         except Returned as exc:
-            await self.replies.give_back(delivery, exc.pause_s, self.gateways.left_s(delivery.work))
+            await self._return(delivery, exc.pause_s)
             return "returned"
         except InputError as exc:
-            await self.replies.answer(delivery, Response(INVALID, with_prefix(exc), b""))
+            await self._answer(delivery, Response(INVALID, with_prefix(exc), b""))
             return "failed"
 
     def _continues(self, delivery: Delivery) -> bool:
@@ -151,8 +167,9 @@ class Runner:
         work = delivery.work
         if self.is_draining:
             raise Returned(self._limits.away_pause_s)
-        if work.key in self._open or not self.gateways.is_awaited(work) or self.gateways.left_s(work) <= 0:
+        if work.key in self._open:  # as another message
             raise Dropped
+        self.gateways.check(work)
         if self.memory.is_spent:  # by what other pullers have asked for
             raise Returned
         if self._tenants.note(work.tenant):
@@ -162,7 +179,7 @@ class Runner:
     def _in_progress(self, delivery: Delivery) -> Iterator[dict[str, str]]:
         """Context of work in progress: gives the token of its call, as parameters; afterwards its memory is free."""
         key = delivery.work.key
-        with delivery.call as token, self._receipts.kept(delivery.receipt):
+        with delivery.call as token, self.receipts.kept(delivery.receipt):
             self._open[key] = delivery
             try:
                 yield token
@@ -178,12 +195,12 @@ class Runner:
             self.memory.take(delivery, len(delivery.body))
             return delivery.body
         try:
-            if self._reads is None:
+            if self.payloads is None:
                 raise StoreError("this sidecar has none (SIE_PAYLOAD_STORE_URL)")
-            num_bytes = await self._reads.size(payload)
+            num_bytes = await self.payloads.size(payload)
             if num_bytes is not None:
                 await self.memory.wait_for(delivery, num_bytes)
-                body = await self._reads.get(payload, num_bytes)
+                body = await self.payloads.get(payload, num_bytes)
                 if body is not None:
                     return body
         except StoreError as exc:
@@ -208,7 +225,7 @@ class Runner:
                 async with unless_lost(delivery.call):
                     seconds = left_s + self._limits.triton_grace_s
                     if work.num_deaths:
-                        return await self._triton.call("ModelInfer", request, seconds)
+                        return await self._server.triton.call("ModelInfer", request, seconds)
                     return await self._joiner.call(self._line(work), Sent(request), seconds, delivery.await_response)
             except CallLost as exc:
                 return Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
@@ -234,7 +251,7 @@ class Runner:
             return await self._after_death(delivery, body)
         if self._should_return(delivery, response):
             raise Returned
-        await self.replies.answer(delivery, response)
+        await self._answer(delivery, response)
         self._take_wait(response)
         return "answered" if response.is_ok else "failed"
 
@@ -260,23 +277,44 @@ class Runner:
         self._open.pop(again.key, None)  # what is sent anew is no double
         try:
             if again.payload:
-                assert self._payloads is not None
+                assert self.payloads is not None
                 if is_dead:
-                    again = replace(again, payload=await self._payloads.keep(*again.key, body))
+                    again = replace(again, payload=await self.payloads.keep(*again.key, body))
                 body = b""
             subject = subjects.dead(pool, again.model) if is_dead else subjects.work(pool, again.model)
             await self._js.publish(subject, again.packed(body))
         except (NatsError, TimeoutError, StoreError) as exc:
             raise Returned(self._limits.away_pause_s) from exc
         if not is_dead:
-            await self.replies.acknowledge(delivery)
+            await self._publish(delivery.receipt, DONE)
             return "returned"
         log.error(
             "a request of gateway %s for %s ended two Tritons; it is in stream SIE_DEAD", again.gateway, again.model
         )
         died = ModelError("the request ended the server that ran it, twice; it was put aside, and is not run again")
-        await self.replies.answer(delivery, Response(INTERNAL, with_prefix(died), b""))
+        await self._answer(delivery, Response(INTERNAL, with_prefix(died), b""))
         return "dead"
+
+    async def _answer(self, delivery: Delivery, response: Response) -> None:
+        number, waited_ms = delivery.work.number, round(delivery.waited_ms, 3)
+        answer = Answer(number, self._worker, response.status, response.text, waited_ms, delivery.receipt)
+        for part in answer.parts(response.body, self._nats.max_payload - 1024):  # subject and protocol around it
+            await self._publish(subjects.answers(delivery.work.gateway), part)
+
+    async def _return(self, delivery: Delivery, pause_s: float | None) -> None:
+        """Return work to the queue, which delivers it again after a pause.
+
+        Without `pause_s`, the pause grows with each delivery, up to the time that is left until the deadline.
+        """
+        if pause_s is None:
+            growing_s = self._limits.busy_pause_s * 2 ** min(10, delivery.num_deliveries - 1)
+            pause_s = max(0.0, min(growing_s, self._limits.max_pause_s, self.gateways.left_s(delivery.work)))
+        await self._publish(delivery.receipt, b'%b {"delay": %d}' % (BACK, int(pause_s * 1e9)) if pause_s else BACK)
+
+    async def _publish(self, subject: str, data: bytes) -> None:
+        """Publish an answer or receipt. If that fails, the queue gives the work to a worker again."""
+        with suppress(NatsError):
+            await self._nats.publish(subject, data)
 
     # All work
 
@@ -298,11 +336,13 @@ class Runner:
         """Tell the queue, for ever, which work is in progress. End the calls that Triton will not answer."""
         while True:
             await asyncio.sleep(self._limits.report_s)
-            self.calls.end_lost()
+            self._server.calls.end_lost()
+            if self._nats.is_connected:
+                self.receipts.reported()
             now = monotonic()
             for each in list(self._open.values()):
                 if now - each.received_at >= self._limits.report_s:
-                    await self.replies.report_progress(each)
+                    await self._publish(each.receipt, IN_PROGRESS)
 
     async def withdraw(self, message: Msg) -> None:
         """Stop computing a request whose client no longer waits."""
@@ -325,7 +365,8 @@ class Runner:
         left = [each.receipt for each in self._open.values()]
         for task in self._tasks:
             task.cancel()
-        await self.replies.give_all_back(left)
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # they clear the file of receipts
+        await give_back(self._nats, left)
 
     def _longest_call_s(self) -> float:
         return self._call_s if self._tenants.are_several else float("inf")

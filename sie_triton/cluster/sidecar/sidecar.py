@@ -21,21 +21,26 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.messages import SERVE_KNOWN, Answer, Health, Malformed, Question, read_lease
+from sie_triton.cluster.messages import (
+    NOT_FOUND,
+    OK,
+    SERVE_KNOWN,
+    UNAVAILABLE,
+    Answer,
+    Health,
+    Malformed,
+    Question,
+    read_lease,
+)
 from sie_triton.cluster.model_files import opener, reader
-from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.policies.placement import free_bytes
-from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN, REGISTRY
 from sie_triton.cluster.sidecar.model_files import ModelFiles
-from sie_triton.cluster.sidecar.placing import Placing
+from sie_triton.cluster.sidecar.placing import Claims, Placing
 from sie_triton.cluster.sidecar.runner import Runner
-from sie_triton.cluster.sidecar.server import LocalServer
-from sie_triton.cluster.sidecar.triton import Response
-from sie_triton.cluster.statuses import NOT_FOUND, OK, UNAVAILABLE
+from sie_triton.cluster.sidecar.server import LocalServer, Response
 from sie_triton.cluster.tasks import Tasks, restarted_forever
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
@@ -43,12 +48,9 @@ from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, words
-from sie_triton.system.processes.pulse import beat
+from sie_triton.system.processes.supervisor import beat
 
 log = logging.getLogger(__name__)
-
-# Calls of Triton at a time for each model, on a GPU and on a CPU.
-CALLS = 4, 1
 
 # Methods that gateways may ask of this worker's Triton: none changes it.
 ASKED = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
@@ -80,6 +82,8 @@ class Sidecar:
         self._is_ready = False
         self._has_looked = False  # Triton's models are known
         self._names: list[str] = []
+        # By the latest look: models, ensembles of tasks, sizes and ages of resident models, free bytes.
+        self._found: tuple[list[str], list[str], dict[str, tuple[float, float]], int] = [], [], {}, 0
         self._num_gpus = int(bool(settings.gpu_type))
         self._named_at = 0.0
         self._tasks = Tasks()
@@ -90,21 +94,7 @@ class Sidecar:
         self._nats = await connect(settings, SIDECAR, self.name, self._reconnected, self._closed, limits)
         self._js = OwnJetStream(self._nats, timeout=limits.queue_s)
         self._claims = Claims(self._bucket, self.name, limits)
-        least_ms, most_ms = settings.adaptive_min_quantum_ms, settings.adaptive_max_quantum_ms
-        self._runner = Runner(
-            self._nats,
-            self._js,
-            self._server.triton,
-            self._server.calls,
-            self._server.receipts,
-            worker=self.name,
-            quantum=Quantum(settings.adaptive_target_p50_ms, least_ms, most_ms),
-            coalesce_ms=settings.batcher_coalesce_ms,
-            max_calls=settings.max_concurrent_batches or CALLS[settings.devices == ["cpu"]],
-            max_requests=settings.batcher_max_batch_requests,
-            payloads=Payloads(url) if (url := settings.payload_store_url) else None,
-            limits=limits,
-        )
+        self._runner = Runner(self._nats, self._js, self._server, settings, self.name, limits)
         poll_s = settings.worker_config_poll_interval_ms / 1000
         look_s = settings.worker_config_full_export_interval_ms / 1000
         read = reader(words(settings.nats_config_trusted_producers))
@@ -112,12 +102,9 @@ class Sidecar:
         self._files = ModelFiles(files, self._server.models, self._home, look_s, limits)
         self._files.when_applied = self._look_at_names_soon
         self._leases = Bucket(lambda: self._js.key_value(subjects.LEASES), read_lease, limits=limits)
-        self._placing = Placing(
-            self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0), limits
-        )
+        self._placing = Placing(self._nats, self._js, self._runner, self._claims, self._workers, self._health(), limits)
         await self._open()
-        left, self._server.receipts.left = self._server.receipts.left, []
-        await self._runner.replies.give_all_back(left)
+        await self._runner.receipts.give_back(self._nats, limits)
         self._runner.when_free = lambda: self._tasks.start(self._placing.pull_all())
         for subject, callback in (
             (subjects.ALL_WORKERS if self._may_move else subjects.worker_health(self._pool, "*"), self._workers.hear),
@@ -128,7 +115,7 @@ class Sidecar:
             await listen(self._nats, subject, callback)
         await listen(self._nats, subjects.questions(self._pool), self._answer_question, "workers")
         await listen(self._nats, subjects.questions_of(self._pool, self.name), self._answer_question)
-        parts = [self._live, self._runner.report, self._claims.watch, self._placing.keep_looking]
+        parts = [self._live, self._runner.report, self._claims.bucket.watch, self._placing.keep_looking]
         parts += [self._files.watch, self._files.keep]
         for work in [*parts, self._leases.watch] if self._may_move else parts:
             self._tasks.start(restarted_forever(work, limits.restart_s))
@@ -160,7 +147,7 @@ class Sidecar:
         """Open stream and claims, until that succeeds."""
         while True:
             try:
-                return await self._claims.open()
+                return await self._claims.bucket.open()
             except TimeoutError:  # await_streams logs the reason
                 pass
             except NatsError as exc:
@@ -186,7 +173,7 @@ class Sidecar:
     async def _reconnected(self) -> None:
         log.info("the queue is back")
         self._runner.gateways.forget_silence()
-        self._claims.doubt()
+        self._claims.bucket.doubt()
         self._files.doubt()
         self._leases.doubt()
         self._tasks.start(self._placing.ask_again())
@@ -211,7 +198,7 @@ class Sidecar:
         while True:
             beat()
             if not self._server.calls.is_there:
-                self._server.calls = self._runner.calls = CallBook(self._settings.status_dir)
+                self._server.calls = CallBook(self._settings.status_dir)
             await asyncio.wait({looking}, timeout=self._interval_s)
             self._look_at_leases()
             with suppress(NatsError, TimeoutError):
@@ -226,7 +213,7 @@ class Sidecar:
         is_known = self._leases.are_known.is_set()
         if not is_known or self.should_move.is_set() or not self.is_ready:
             return
-        leases, own = self._leases.values.values(), self._health_now()
+        leases, own = self._leases.values.values(), self._health()
         self.best_pool = best_pool(own, self._home, leases, self._workers.all(), time.time(), self._limits.lease_ttl_s)
         if self.best_pool != self._pool:
             log.info("moves from pool %s to %s", self._pool, self.best_pool)
@@ -257,31 +244,25 @@ class Sidecar:
         served = (name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES))
         models = [name for name in served if name not in incomplete]
         self._has_looked = self._placing.knows_models = self._has_looked or bool(self._names)
-        self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
+        self._found = sorted(models), sorted(of_tasks), resident, free
+        self._placing.own = self._health()
 
     async def _publish_health(self) -> None:
-        own = self._placing.own = self._health_now()
+        own = self._placing.own = self._health()
         OPEN.set(own.open)
         EPOCH.set(own.epoch)
         LIMIT.set(own.limit)
         CLAIMS.set(len(own.claims))
         await self._nats.publish(subjects.worker_health(self._pool, self.name), own.packed())
 
-    def _health_now(self) -> Health:
-        own = self._placing.own
-        return self._health(own.models, own.ensembles, own.resident, own.free_bytes)
-
-    def _health(self, models: Any, ensembles: Any, resident: Any, free_bytes: int) -> Health:
+    def _health(self) -> Health:
         runner: Runner = self._runner
         return Health(
             self.name,
             self._pool,
             self._settings.machine_profile or self._home,
             self.is_ready,
-            models,
-            ensembles,
-            resident,
-            free_bytes,
+            *self._found,
             runner.num_open,
             runner.quantum.limit,
             self._claims.mine(),

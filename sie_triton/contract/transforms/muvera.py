@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import MuveraConfig
-from sie_triton.system.native import MUVERA, library
+from sie_triton.system.native.builds import MUVERA
+from sie_triton.system.native.loading import library
 
 LENGTHS_ERROR = "lengths must be 0 or more, and their sum must not exceed the number of vectors"
 

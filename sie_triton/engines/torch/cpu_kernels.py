@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sie_triton.system.native import KERNELS, library
+from sie_triton.system.native.builds import KERNELS
+from sie_triton.system.native.loading import library
 
 # The widest vector of the kernels, in floats: the last dimension must be a multiple of it.
 LANES = 16

@@ -35,8 +35,7 @@ from sie_triton.pipeline.render.unloadable import causes, warnings_of
 from sie_triton.pipeline.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
 from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG, ChangeOutcome, ChangeRefused
 from sie_triton.records.known_file import FORWARDED, KnownFile, write_known
-from sie_triton.records.repository_lock import locked
-from sie_triton.records.serving_file import Served, Serving, file_of, model_files, read_serving
+from sie_triton.records.serving_file import Served, Serving, file_of, locked, model_files, read_serving
 from sie_triton.settings import Settings, read_settings, words
 from sie_triton.settings.sources import SECRETS
 from sie_triton.system.host.files import write_atomically

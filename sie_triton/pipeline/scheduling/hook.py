@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from sie_triton.system.native import HOOK, INSTALL, put
+from sie_triton.system.native.builds import HOOK, INSTALL
+from sie_triton.system.native.loading import put
 
 HOOK_NAME = "batchstrategy.so"
 NO_HOOK = (

@@ -23,10 +23,9 @@ from sie_triton.records.calls import Calls
 from sie_triton.records.request_limit import too_many
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import COLD, LOADING, StatusWriter
-from sie_triton.system.telemetry.identity import MAX_ID
+from sie_triton.system.telemetry.identity import MAX_ID, Trace
 from sie_triton.system.telemetry.request_log import RequestLog
 from sie_triton.system.telemetry.spans import close_spans, event, spans
-from sie_triton.system.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,8 @@ from sie_triton.contract.spec import Profile
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.request import Origin, Request
 from sie_triton.records.calls import CALL
-from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT, identity, is_identity
+from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT, Trace, identity, is_identity
 from sie_triton.system.telemetry.spans import spans
-from sie_triton.system.telemetry.trace import Trace
 
 
 @dataclass(slots=True)

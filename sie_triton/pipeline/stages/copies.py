@@ -24,9 +24,8 @@ from sie_triton.pipeline.scheduling.threads import Sweep
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.pipeline.stages.lora_cache import LoraCache
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
-from sie_triton.records.bell import ring
 from sie_triton.records.grants import answer_in, answer_path, is_withdrawn
-from sie_triton.records.status import LOADING, RESIDENT, CopyRecord, StatusWriter, worker_of
+from sie_triton.records.status import LOADING, RESIDENT, CopyRecord, StatusWriter, ring, worker_of
 from sie_triton.system.host.footprint import ACTIVATION_BYTES
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, Loaded
 from sie_triton.records.grants import Granted, granted_memory
 from sie_triton.records.status import StatusWriter
-from sie_triton.system.telemetry.trace import Trace
+from sie_triton.system.telemetry.identity import Trace
 
 log = logging.getLogger(__name__)
 

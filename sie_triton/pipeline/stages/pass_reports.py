@@ -12,8 +12,8 @@ from sie_triton.records.revisions import model_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import BATCH_COST, BATCH_FILL, BATCH_ITEMS
 from sie_triton.system.telemetry.batches import BatchDetail, BatchLog
+from sie_triton.system.telemetry.identity import Trace
 from sie_triton.system.telemetry.spans import spans
-from sie_triton.system.telemetry.trace import Trace
 
 if TYPE_CHECKING:
     from sie_triton.system.telemetry.tracing import Spans

@@ -20,10 +20,9 @@ from sie_triton.pipeline.stages.context import Context, timing_ms
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.request import Answer, Outputs, Request
 from sie_triton.records.traffic import ITEMS, LATENCY, QUEUE, TOKENS, TrafficWriter
-from sie_triton.system.telemetry.identity import MAX_ID
+from sie_triton.system.telemetry.identity import MAX_ID, Trace
 from sie_triton.system.telemetry.request_log import RequestLog
 from sie_triton.system.telemetry.spans import close_spans, recorded, spans
-from sie_triton.system.telemetry.trace import Trace
 
 
 @dataclass(slots=True)

@@ -47,8 +47,8 @@ from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tokenizer_links import publish_tokenizer
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.file_locks import LockFile
+from sie_triton.system.telemetry.identity import Trace
 from sie_triton.system.telemetry.spans import recorded, spans
-from sie_triton.system.telemetry.trace import Trace
 
 # Maximum of the tensor `cost`, int32.
 MAX_COST = 2**31 - 1

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from sie_triton.errors import SIEError
-from sie_triton.system.telemetry.trace import Trace
+from sie_triton.system.telemetry.identity import Trace
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 

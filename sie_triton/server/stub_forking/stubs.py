@@ -11,7 +11,8 @@ from time import monotonic, sleep
 from sie_triton.server.data_dir import clean, environment_of, log_of
 from sie_triton.server.find_triton import Triton, stage_directory
 from sie_triton.settings import Settings
-from sie_triton.system.native import INSTALL, PREPARED, STAND_IN, preloading, put
+from sie_triton.system.native.builds import INSTALL, PREPARED, STAND_IN
+from sie_triton.system.native.loading import preloading, put
 from sie_triton.system.processes.fork_server import fork_server_ids
 from sie_triton.system.processes.pids import is_alive
 from sie_triton.system.processes.supervisor import Companion

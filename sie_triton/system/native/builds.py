@@ -1,10 +1,12 @@
-"""The libraries and programs compiled from our C code, and the processors that each is compiled for.
+"""The libraries and programs compiled from our C code, the processors of each, and the machine's C compiler.
 
 setup.py compiles it into the wheel; a source tree compiles it when it is used. Needs the standard library only.
 """
 
 import hashlib
 import platform
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
@@ -82,3 +84,31 @@ STAND_IN = Build("standin", "server/stub_forking/native/standin.c", ("-O2",), is
 PREPARED = Build("prepared", "server/stub_forking/native/prepared.c", ("-O2",))
 PRIVATE_MEMORY = Build("private_memory", "server/private_memory.c", ("-O2",))
 BUILDS = (KERNELS, MUVERA, HOOK, STAND_IN, PREPARED, PRIVATE_MEMORY)
+
+
+COMPILERS = ("cc", "gcc", "clang")
+INSTALL = "install a C compiler with its headers (Debian, Ubuntu: apt install gcc libc6-dev)"
+
+
+def compile_build(build: Build, level: Level, output: Path) -> bool:
+    """Compile `build` for the processors of `level`; return False if there is no compiler or it fails."""
+    compile_file = compile_program if build.is_program else compile_shared
+    return compile_file(build.sources, output, *build.options, *level.options)
+
+
+def compile_shared(sources: Sequence[Path], library: Path, *options: str) -> bool:
+    """Compile `sources` into the shared library `library`; return False if there is no compiler or it fails."""
+    return _compile(sources, library, "-shared", "-fPIC", *options)
+
+
+def compile_program(sources: Sequence[Path], program: Path, *options: str) -> bool:
+    """Compile `sources` into `program`, statically linked if possible; return False as `compile_shared` does."""
+    return _compile(sources, program, "-static", *options) or _compile(sources, program, *options)
+
+
+def _compile(sources: Sequence[Path], output: Path, *options: str) -> bool:
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return False
+    command = [compiler, "-std=gnu11", *options, "-o", str(output), *map(str, sources), "-lm", "-ldl"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -13,8 +13,17 @@ from typing import NamedTuple
 
 from sie_triton.system.host.private import private_directory, temporary_directory
 from sie_triton.system.host.speed import processor_flags
-from sie_triton.system.native.builds import BUILT, GENERIC, KERNELS, OPENMP, PACKAGE, Build, Level
-from sie_triton.system.native.compiler import INSTALL, compile_build
+from sie_triton.system.native.builds import (
+    BUILT,
+    GENERIC,
+    INSTALL,
+    KERNELS,
+    OPENMP,
+    PACKAGE,
+    Build,
+    Level,
+    compile_build,
+)
 
 PRELOAD = "LD_PRELOAD"
 

@@ -1,5 +1,6 @@
-"""Limits of a child process and its log."""
+"""Limits of a child process and its log, and the limit of open files and connections of this process."""
 
+import resource
 from dataclasses import dataclass
 
 
@@ -26,3 +27,15 @@ class ProcessLimits:
     # A program that ran for `steady_s` is restarted at once, one that dies repeatedly after these pauses.
     steady_s: float = 5.0
     pauses_s: tuple[float, ...] = (1.0, 2.0, 4.0)
+
+
+# Enough for tens of thousands of connections, and low enough for programs that iterate over all possible descriptors.
+MAX_DESCRIPTORS = 65_536
+
+
+def raise_limit() -> None:
+    """Raise the descriptor limit of this process and its children to the system's hard limit, up to the maximum."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

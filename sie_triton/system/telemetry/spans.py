@@ -8,8 +8,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from sie_triton.errors import SettingsError
+from sie_triton.system.telemetry.identity import Trace
 from sie_triton.system.telemetry.options import OPTIONS, Telemetry
-from sie_triton.system.telemetry.trace import Trace
 
 if TYPE_CHECKING:
     from sie_triton.system.telemetry.tracing import Attributes, Spans

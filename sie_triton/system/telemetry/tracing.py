@@ -30,8 +30,7 @@ from opentelemetry.trace import (
 )
 
 from sie_triton.errors import SettingsError
-from sie_triton.system.telemetry.identity import trace_context
-from sie_triton.system.telemetry.trace import Trace
+from sie_triton.system.telemetry.identity import Trace, trace_context
 
 # Defaults of OpenTelemetry's variables, those of SIE's own server.
 DEFAULTS = {"OTEL_SERVICE_NAME": "sie-server", "OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "always_on"}

@@ -27,7 +27,7 @@ from sie_triton.cluster.messages import (
 from sie_triton.cluster.model_files import ModelFile, Version, key, of_pool, reader
 from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
-from sie_triton.cluster.sidecar.claims import _holders
+from sie_triton.cluster.sidecar.placing import _holders
 from sie_triton.errors import SIEError
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway.statistics import summed
+from sie_triton.cluster.gateway.kserve import summed
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, split
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.target import Target

@@ -16,8 +16,8 @@ from sie_triton.engines.remote.responses import embeddings, num_read, parsed, pr
 from sie_triton.errors import LoadError, ModelError, SIEError
 from sie_triton.models.weights import hub
 from sie_triton.models.weights.cluster import MODEL, MODEL_BLOB, Manifest
+from sie_triton.system.telemetry.identity import Trace
 from sie_triton.system.telemetry.lines import as_json, for_people
-from sie_triton.system.telemetry.trace import Trace
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.requests import WRITTEN
 from tests.fuzz.target import Target

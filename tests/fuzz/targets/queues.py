@@ -11,21 +11,18 @@ from typing import Any
 import grpc
 from hypothesis import strategies as st
 
-from sie_triton.cluster.gateway.kserve import SERVICE, KServe
-from sie_triton.cluster.gateway.mentions import Mentions
+from sie_triton.cluster.gateway.kserve import SERVICE, KServe, fields
 from sie_triton.cluster.gateway.pools import Pools
-from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.gateway.port import Receiving
+from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Cancel, Work
-from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.protobuf import fields
-from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.records.calls import CallBook
-from sie_triton.settings import read_settings
+from sie_triton.settings import Settings, read_settings
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.target import Target
 from tests.fuzz.targets.cluster import HEALTH, MESSAGES, with_size
@@ -118,12 +115,9 @@ def kserve(directory: Path) -> Iterator[Target]:
         assert all(start < end <= len(sent) for _, start, end in fields(sent, GatewayLimits.max_fields + len(METADATA)))
         return answers[len(sent) % 2], b""
 
-    async def ask(pool: str, method: str, sent: bytes, left_s: float) -> Any:
-        return (answers[0], b"") if method != "ModelStatistics" else [(answers[0], b"")]
-
-    questions: Any = SimpleNamespace(ask=ask, ask_all=ask)
-    queue: Any = SimpleNamespace(pools=pools, submit=submit, questions=questions, is_ready=True)
-    queue.mentions = Mentions(pools, questions)
+    nats: Any = Nats()
+    nats.answer = answers[0].packed()
+    queue: Any = SimpleNamespace(pools=pools, submit=submit, questions=Questions(nats, pools), is_ready=True)
     requests = [request(b"a"), request(b"b", model="org__m", timeout=5), request(b"b", model="m-score", id="x" * 99)]
     cases = st.tuples(
         st.one_of(one(METHODS), one(OTHERS)),
@@ -162,18 +156,18 @@ def work(directory: Path) -> Iterator[Target]:
     built = st.builds(with_size, st.one_of(one(heads).map(to_msgpack), changed(heads).map(to_msgpack)), bodies)
     others = damaged([each.packed(b"body") for each in (*MESSAGES, Cancel("g", 1))])
     cases = st.lists(st.tuples(st.one_of(built, built, others), one(RECEIPTS), one(responses)), min_size=1, max_size=3)
-    settings = read_settings(data_dir=directory / "data")
+    settings = read_settings(data_dir=directory / "data", max_concurrent_batches=1)
     settings.status_dir.mkdir(parents=True, exist_ok=True)
     with asyncio.Runner() as runner:
-        calls, receipts = CallBook(settings.status_dir), Receipts(settings.data_dir)
-        yield Target(cases, lambda case: runner.run(_worked(calls, receipts, case)))
+        calls = CallBook(settings.status_dir)
+        yield Target(cases, lambda case: runner.run(_worked(settings, calls, case)))
 
 
 def _fields(work: Work) -> list[Any]:
     return [work.gateway, work.number, work.deadline, work.model, work.num_deaths, work.payload, work.tenant]
 
 
-async def _worked(calls: CallBook, receipts: Receipts, case: list[tuple[bytes, str, Response]]) -> None:
+async def _worked(settings: Settings, calls: CallBook, case: list[tuple[bytes, str, Response]]) -> None:
     """Let a sidecar run some messages at once, and a gateway take the answers to them."""
     nats: Any = Nats()
     waiting = [response for _, _, response in case]
@@ -182,9 +176,8 @@ async def _worked(calls: CallBook, receipts: Receipts, case: list[tuple[bytes, s
         await asyncio.sleep(0)
         return waiting[len(data) % len(waiting)]
 
-    triton: Any = SimpleNamespace(call=call)
-    limits: dict[str, Any] = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
-    sidecar = Runner(nats, nats, triton, calls, receipts, worker="w", payloads=None, **limits)
+    server: Any = SimpleNamespace(triton=SimpleNamespace(call=call), calls=calls)
+    sidecar = Runner(nats, nats, server, settings, "w")
     pools = Pools("p")
     requests = Requests(nats, nats, "g", time.time, pools, None)  # type: ignore[arg-type]
     sent = [SimpleNamespace(data=data, reply=receipt, subject="sie.x") for data, receipt, _ in case]

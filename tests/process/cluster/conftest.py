@@ -26,11 +26,8 @@ from sie_triton.cluster.connection import connect, listen
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.limits import ClusterLimits, ConfigLimits, GatewayLimits, SidecarLimits
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
-from sie_triton.cluster.sidecar.model_files import Found
-from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.server import LocalServer
+from sie_triton.cluster.sidecar.server import Found, LocalServer, Response
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract.names import triton_name
 from sie_triton.doors.backend import States
@@ -208,7 +205,7 @@ class Cluster:
         settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
         models.triton = triton
         calls = CallBook(settings.status_dir)
-        server = LocalServer(triton, triton.states, models, calls, Receipts(settings.data_dir))
+        server = LocalServer(triton, triton.states, models, calls)
         return Sidecar(settings, server, at, self.limits(SidecarLimits)), triton
 
     async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:

@@ -7,7 +7,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Work
 from sie_triton.cluster.sidecar.metrics import WORK
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar.server import Response
 from tests.process.cluster.conftest import (
     DIED,
     MODEL,
@@ -97,7 +97,7 @@ async def test_work_that_takes_long_stays_with_its_worker(cluster):
 @in_cluster(ack_wait_s=0.5, report_s=0.1)
 async def test_an_answer_that_gets_lost_is_given_again(cluster):
     queue, sidecar, triton = await cluster.pair()
-    lost, publish = [], sidecar._runner.replies.publish
+    lost, publish = [], sidecar._runner._publish
 
     async def losing(subject: str, data: bytes = b"") -> None:
         if subject.startswith("sie.answer") and not lost:
@@ -105,7 +105,7 @@ async def test_an_answer_that_gets_lost_is_given_again(cluster):
             return
         await publish(subject, data)
 
-    sidecar._runner.replies.publish = losing
+    sidecar._runner._publish = losing
     assert await asked(queue, "a") == "a"
     assert (len(lost), triton.seen) == (1, ["a", "a"])
     await until_empty(queue)
@@ -114,13 +114,13 @@ async def test_an_answer_that_gets_lost_is_given_again(cluster):
 @in_cluster()
 async def test_a_second_answer_changes_nothing_and_ends_the_work(cluster):
     queue, sidecar, _ = await cluster.pair()
-    publish = sidecar._runner.replies.publish
+    publish = sidecar._runner._publish
 
     async def twice(subject: str, data: bytes = b"") -> None:
         await publish(subject, data)
         await publish(subject, data)
 
-    sidecar._runner.replies.publish = twice
+    sidecar._runner._publish = twice
     assert await asyncio.gather(*(asked(queue, str(i)) for i in range(20))) == [str(i) for i in range(20)]
     await until_empty(queue)
 

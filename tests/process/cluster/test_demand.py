@@ -39,21 +39,21 @@ async def test_demand_for_pools_that_can_be_started_is_shown(cluster):
     assert (capacity["configured_gpu_types"], capacity["live_gpu_types"]) == (["h100"], [])
     assert capacity["status"] == "no_workers"
     with pytest.raises(Provisioning, match="pool default has no worker yet"):
-        await queue.mentions.model_of("default", MODEL)
+        await queue.questions.model_of("default", MODEL)
     for asked in ({POOL: "made-up"}, {PROFILE: "made-up"}):
         with pytest.raises(Unreachable):
             queue.pools.chosen(asked)
     await until(lambda: shown(metrics.DEMAND) == {("default", ""): 1, ("large", ""): 1, ("", "h100"): 1})
     await cluster.worker("w")
     await until(lambda: shown(metrics.READY) == {("default",): 1} and queue.pools.is_served("default", MODEL))
-    assert await queue.mentions.model_of("default", MODEL) == MODEL
+    assert await queue.questions.model_of("default", MODEL) == MODEL
 
 
 @in_cluster()
 async def test_a_kind_of_machine_that_a_pool_lacks_is_demand(cluster):
     queue = await cluster.gateway(gateway_configured_gpus="h100")
     with pytest.raises(Unreachable, match="no worker of pool default"):
-        await queue.mentions.model_of("default", MODEL)
+        await queue.questions.model_of("default", MODEL)
     await cluster.worker("w", machine_profile="l4")
     await until(lambda: queue.pools.workers.pools() == ["default"])
     for profile in ("h100", "made-up"):

@@ -42,7 +42,7 @@ async def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(clust
 
     triton.call = noted
     await asked(queue, "a", seconds=40)
-    await until(lambda: queue.name in sidecar._runner.gateways._gateways)
+    await until(lambda: queue.name in sidecar._runner.gateways._heard)
     monkeypatch.setattr(time, "time", lambda now=time.time: now() + 3600)
     await asked(queue, "b", seconds=40)
     assert 20 < seen[-1] < 60

@@ -29,10 +29,10 @@ async def two_workers(cluster: Cluster):
 @in_cluster()
 async def test_a_known_model_is_served_by_one_worker(cluster):
     queue, a, b = await two_workers(cluster)
-    found = await asyncio.gather(*(queue.mentions.model_of("default", KNOWN) for _ in range(20)))
+    found = await asyncio.gather(*(queue.questions.model_of("default", KNOWN) for _ in range(20)))
     assert found == [KNOWN] * 20
     assert a.asked + b.asked == [KNOWN]
-    assert await queue.mentions.model_of("default", f"{KNOWN}-score") == KNOWN
+    assert await queue.questions.model_of("default", f"{KNOWN}-score") == KNOWN
     for name in ("x", "y"):
         assert await asked(queue, name, KNOWN) == name
     serving = a if a.asked else b
@@ -49,7 +49,7 @@ async def test_a_question_about_a_known_model_has_it_served_by_the_worker_with_t
     a.triton.limit_bytes = 20_000
     await until(lambda: max(each.free_bytes for each in queue.pools.workers.alive("default")) > 10_000)
     request = service_pb2.ModelConfigRequest(name=KNOWN).SerializeToString()
-    answer, _ = await queue.mentions.ask("default", "ModelConfig", request, 5)
+    answer, _ = await queue.questions.ask("default", "ModelConfig", request, 5)
     assert answer.status == 0, answer.text
     assert (a.asked, b.asked) == ([KNOWN], [])
 
@@ -59,7 +59,7 @@ async def test_an_unknown_name_is_asked_for_once_and_a_hostile_one_never(cluster
     queue, a, b = await two_workers(cluster)
     for name in ("org__never", "org__never-score", "../../x", "a b", "*", "a?b", "x" * 300, "größe"):
         for _ in range(3):
-            assert await queue.mentions.model_of("default", name) == ""
+            assert await queue.questions.model_of("default", name) == ""
     assert a.asked + b.asked == ["org__never"]
 
 
@@ -75,7 +75,7 @@ async def test_questions_about_a_step_go_where_those_about_its_model_went(cluste
         request = service_pb2.ModelConfigRequest(name=name).SerializeToString()
         for _ in range(10):
             with suppress(Unreachable):
-                answer, _ = await queue.mentions.ask("default", "ModelConfig", request, 5)
+                answer, _ = await queue.questions.ask("default", "ModelConfig", request, 5)
                 if answer.status == 0:  # else its worker was not heard of for a moment
                     told.add(answer.worker)
                     steps.append(name)
@@ -107,7 +107,7 @@ async def test_calls_of_a_model_that_workers_have_not_got_yet_are_to_be_retried(
         await backend.encode("org/never:fast", ["a"], 5, {})
     request = service_pb2.ModelConfigRequest(name="org__new-preprocess").SerializeToString()
     with pytest.raises(Unreachable, match="has got the model file of org__new yet; retry"):
-        await queue.mentions.ask("default", "ModelConfig", request, 5)
+        await queue.questions.ask("default", "ModelConfig", request, 5)
 
 
 @in_cluster()
@@ -116,7 +116,7 @@ async def test_a_known_model_waits_for_workers_whose_triton_is_started_anew(clus
     a.triton.ready = b.triton.ready = False
     await until(lambda: not any(each.is_ready for each in queue.pools.workers.alive("default")))
     with pytest.raises(Unreachable, match="no worker of pool default is ready; retry"):
-        await queue.mentions.model_of("default", KNOWN)
+        await queue.questions.model_of("default", KNOWN)
 
 
 @in_cluster()
@@ -128,7 +128,7 @@ async def test_a_known_model_that_was_removed_does_not_come_back_by_a_request(cl
         assert answer.status in (200, 201)
     await until(lambda: queue.pools.is_removed("default", KNOWN))
     for name in (KNOWN, f"{KNOWN}-score"):
-        assert await queue.mentions.model_of("default", name) == ""
+        assert await queue.questions.model_of("default", name) == ""
     assert a.asked + b.asked == []
 
 
@@ -141,30 +141,30 @@ async def test_a_model_without_room_yet_is_loading(cluster):
 
     a.serve_known = b.serve_known = full
     with pytest.raises(ModelLoading, match="other models wait"):
-        await queue.mentions.model_of("default", KNOWN)
+        await queue.questions.model_of("default", KNOWN)
 
     async def away(model: str) -> tuple[int, str]:
         raise TimeoutError
 
     a.serve_known = b.serve_known = away
     with pytest.raises(ModelLoading, match="controller does not answer"):
-        await queue.mentions.model_of("default", KNOWN)
+        await queue.questions.model_of("default", KNOWN)
 
     async def forgetful(model: str) -> tuple[int, str]:
         return 200, ""
 
     a.serve_known = b.serve_known = forgetful
     with pytest.raises(ModelLoading, match="not in service"):
-        await queue.mentions.model_of("default", KNOWN)
+        await queue.questions.model_of("default", KNOWN)
 
     async def gone(model: str) -> tuple[int, str]:
         raise OSError("connection refused")
 
     a.serve_known = b.serve_known = gone  # the controller is being started anew
     with pytest.raises(ModelLoading, match="controller does not answer"):
-        await queue.mentions.model_of("default", KNOWN)
+        await queue.questions.model_of("default", KNOWN)
     a.found = b.found = lambda: None  # a Triton without a controller
-    assert await queue.mentions.model_of("default", KNOWN) == ""
+    assert await queue.questions.model_of("default", KNOWN) == ""
 
 
 @in_cluster(max_mentions=3)
@@ -177,11 +177,11 @@ async def test_many_names_at_a_time_are_refused(cluster):
         return 404, "unknown"
 
     a.serve_known = b.serve_known = slow
-    waiting = [asyncio.create_task(queue.mentions.model_of("default", f"org__{i}")) for i in range(3)]
+    waiting = [asyncio.create_task(queue.questions.model_of("default", f"org__{i}")) for i in range(3)]
     await asyncio.sleep(0.1)
     with pytest.raises(BusyError, match="3 other known models"):
-        await queue.mentions.model_of("default", "org__3")
-    assert await queue.mentions.model_of("default", MODEL) == MODEL
+        await queue.questions.model_of("default", "org__3")
+    assert await queue.questions.model_of("default", MODEL) == MODEL
     may_end.set()
     assert await asyncio.gather(*waiting) == ["", "", ""]
 
@@ -196,7 +196,7 @@ async def test_a_client_that_leaves_does_not_end_the_question_of_others(cluster)
         return await type(a).serve_known(a, model)
 
     a.serve_known = b.serve_known = slow
-    first, second = (asyncio.create_task(queue.mentions.model_of("default", KNOWN)) for _ in range(2))
+    first, second = (asyncio.create_task(queue.questions.model_of("default", KNOWN)) for _ in range(2))
     await asyncio.sleep(0.1)
     first.cancel()
     may_end.set()

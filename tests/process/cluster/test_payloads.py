@@ -10,8 +10,8 @@ from tritonclient.grpc import service_pb2
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.payloads import Payloads, Reads
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.payloads import Payloads
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.errors import BusyError, InputError
 from sie_triton.models.weights import object_store
 from sie_triton.models.weights.object_store import StoreError
@@ -87,7 +87,8 @@ async def test_a_store_that_does_not_answer_reads_holds_up_no_other_request(clus
 async def test_a_read_whose_turn_does_not_come_is_given_up():
     """At first after a while, then at once; not any more once a read has ended."""
     answer = asyncio.get_running_loop().create_future()
-    reads = Reads(SimpleNamespace(get=lambda path, max_bytes: asyncio.shield(answer)), SidecarLimits(read_turn_s=0.05))
+    reads = Payloads("", SidecarLimits(read_turn_s=0.05))
+    reads._store = SimpleNamespace(read=lambda path, max_bytes: asyncio.shield(answer))  # type: ignore[assignment]
     under_way = [asyncio.create_task(reads.get(str(i), 1)) for i in range(MAX_READS)]
     await asyncio.sleep(0)
     for _ in range(2):
@@ -103,14 +104,13 @@ async def test_a_read_whose_turn_does_not_come_is_given_up():
 async def test_no_more_of_a_payload_is_read_than_there_is_memory_for(tmp_path):
     store = Payloads((tmp_path / "objects").as_uri())
     path = await store.put("g", 1, time.time() + 60, b"four")
-    reads = Reads(store)
-    assert await reads.size(path) == 4
-    assert await reads.get(path, 4) == b"four"
+    assert await store.size(path) == 4
+    assert await store.get(path, 4) == b"four"
     with pytest.raises(StoreError, match="has 4 bytes, at most 3 are allowed"):
-        await reads.get(path, 3)
+        await store.get(path, 3)
     await store.remove(path)
-    assert await reads.size(path) is None
-    assert await reads.get(path, 4) is None
+    assert await store.size(path) is None
+    assert await store.get(path, 4) is None
 
 
 @pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "refuses"])

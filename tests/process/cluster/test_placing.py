@@ -148,7 +148,7 @@ async def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_y
 @in_cluster()
 async def test_two_looks_at_a_time_disturb_each_other_not(cluster):
     _, sidecar, _ = await cluster.pair()
-    await sidecar._claims.are_known.wait()
+    await sidecar._claims.bucket.are_known.wait()
     placing_of, claim = sidecar._placing, sidecar._claims.claim
 
     async def slow_claim(*arguments) -> bool:

@@ -16,8 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.gateway.kserve import SERVICE, KServe
-from sie_triton.cluster.gateway.port import Port
-from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.gateway.port import Port, Receiving
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer
 from sie_triton.doors.memory import MemoryBudget, hold
@@ -60,8 +59,8 @@ class Gateway:
         async def model_of(pool: str, name: str) -> str:
             return name
 
-        mentions, pools = SimpleNamespace(model_of=model_of), SimpleNamespace(chosen=lambda metadata: "p")
-        self.queue: Any = SimpleNamespace(mentions=mentions, pools=pools, submit=self._submit)
+        questions, pools = SimpleNamespace(model_of=model_of), SimpleNamespace(chosen=lambda metadata: "p")
+        self.queue: Any = SimpleNamespace(questions=questions, pools=pools, submit=self._submit)
         receiving = Receiving(self.settings.door_max_memory_bytes, lambda: self.process_bytes)
         handlers = KServe(self.settings, self.queue, self.memory, receiving)
         self.port = Port(self.settings, handlers, receiving, self._limits)

@@ -6,7 +6,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.gateway.requests import COPIES
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.errors import Unreachable

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sie_triton.controller.limits import ControllerLimits
-from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.triton_watchdog import TritonWatchdog
+from sie_triton.controller.model_control import ModelControl, TritonWatchdog
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.controller import wait_for
 from tests.support.doubles import FakeTriton

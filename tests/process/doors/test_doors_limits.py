@@ -17,7 +17,7 @@ from sie_triton.doors.body_codec import read_json, read_msgpack
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
-from sie_triton.http.connections import RESERVED_DESCRIPTORS, affordable
+from sie_triton.http.connection import RESERVED_DESCRIPTORS, affordable
 from tests.support.doors import door_of, knock, listening, post
 
 HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"

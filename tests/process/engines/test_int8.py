@@ -15,9 +15,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.int8 import Int8Linear
 from sie_triton.engines.torch.precision import INT8
 from sie_triton.errors import LoadError
-from sie_triton.system.native import KERNELS
-from sie_triton.system.native.builds import VECTORS
-from sie_triton.system.native.compiler import compile_build
+from sie_triton.system.native.builds import KERNELS, VECTORS, compile_build
 from tests.support.attention import formula
 from tests.support.loras import least_cosine, save_lora
 from tests.support.models import CONFIGS, save_encoder, small_bert

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from sie_triton.http.body import small_body
+from sie_triton.http.server import small_body
 from tests.support.http_clients import client_of
 
 HEAD = b"PUT / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"

@@ -24,8 +24,8 @@ from starlette.routing import Route, Router
 from benchmarks.ports import free_ports
 from sie_triton.http.limits import ConnectionLimits
 from sie_triton.http.server import serving
-from sie_triton.system.processes.descriptors import MAX_DESCRIPTORS as MAX
-from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.limits import MAX_DESCRIPTORS as MAX
+from sie_triton.system.processes.limits import raise_limit
 from tests.support.controller import wait_for
 from tests.support.http_clients import client_of
 
@@ -142,7 +142,7 @@ async def text_of(session: ClientSession, path: str) -> str:
 
 @pytest.mark.parametrize(("before", "after"), [((64, 512), (512, 512)), ((512, 512), (512, 512))])
 def test_a_process_gets_as_many_descriptors_as_the_system_allows(before, after):
-    program = "import resource; from sie_triton.system.processes.descriptors import raise_limit; raise_limit(); "
+    program = "import resource; from sie_triton.system.processes.limits import raise_limit; raise_limit(); "
     program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, before)
     assert subprocess.check_output([sys.executable, "-c", program], preexec_fn=limit, text=True) == f"{after}\n"

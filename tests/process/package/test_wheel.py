@@ -16,8 +16,17 @@ from packaging.utils import parse_wheel_filename
 
 from sie_triton.server.stub_forking.stubs import REAL_STUB
 from sie_triton.system.host.speed import processor_flags
-from sie_triton.system.native import HOOK, INSTALL, PREPARED, PRIVATE_MEMORY, STAND_IN
-from sie_triton.system.native.builds import BUILDS, BUILT, VECTORS, VNNI
+from sie_triton.system.native.builds import (
+    BUILDS,
+    BUILT,
+    HOOK,
+    INSTALL,
+    PREPARED,
+    PRIVATE_MEMORY,
+    STAND_IN,
+    VECTORS,
+    VNNI,
+)
 from tests.support import compiled_code
 
 pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs setuptools 77 to build a wheel")
@@ -122,7 +131,8 @@ def test_the_kernels_of_each_level_compute_what_those_compiled_here_do(installed
 
 USES = """
 import json, sys
-from sie_triton.system.native import KERNELS, MUVERA, kernels_in_use, library
+from sie_triton.system.native.builds import KERNELS, MUVERA
+from sie_triton.system.native.loading import kernels_in_use, library
 print(json.dumps([kernels_in_use("cpu"), library(MUVERA) is not None]))
 """
 
@@ -139,7 +149,8 @@ def test_kernels_of_other_sources_are_not_used(installed, tmp_path):
 PUTS = """
 import sys
 from pathlib import Path
-from sie_triton.system.native import HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN, put
+from sie_triton.system.native.builds import HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN
+from sie_triton.system.native.loading import put
 for build in (HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN):
     assert put(build, Path(sys.argv[1], build.name))
 """

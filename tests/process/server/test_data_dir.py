@@ -15,8 +15,8 @@ import pytest
 
 from sie_triton.errors import ServerError
 from sie_triton.server import data_dir, serve
-from sie_triton.server.ascii_path import ascii_path
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
+from sie_triton.server.find_triton import ascii_path
 from sie_triton.server.preflight import check_space, explain
 from sie_triton.settings import read_settings
 from sie_triton.system.processes import signals

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from sie_triton.errors import ServerError, SettingsError
-from sie_triton.records.repository_lock import locked
+from sie_triton.records.serving_file import locked
 from sie_triton.server.companions import controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
-from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
+from sie_triton.system.native.builds import PRIVATE_MEMORY
+from sie_triton.system.native.loading import preloading, put
 from sie_triton.system.processes import hidden_arguments, supervisor
 from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log

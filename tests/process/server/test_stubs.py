@@ -20,10 +20,10 @@ from sie_triton.server.preflight import shared_libpython
 from sie_triton.server.stub_forking.stubs import DECLINED, REAL_STUB, STUB, StubForkServer, forked
 from sie_triton.settings import read_settings
 from sie_triton.system.host.process_memory import private_bytes
-from sie_triton.system.native import compile_program, compiler
+from sie_triton.system.native import builds
+from sie_triton.system.native.builds import compile_program
 from sie_triton.system.processes.fork_server import fork
-from sie_triton.system.processes.pids import Process, is_alive, parent_of
-from sie_triton.system.processes.stand_in import represented_pid
+from sie_triton.system.processes.pids import Process, is_alive, parent_of, represented_pid
 from tests.support.controller import wait_for
 
 FAKE_STUB = Path(__file__).with_name("fake_stub.c")
@@ -299,7 +299,7 @@ def test_stubs_are_not_forked_if_disabled_or_unsupported(tmp_path, stub, monkeyp
     assert companion is None
     assert triton.backend_directory == tmp_path / "unwanted" / "backends"
     assert said == []
-    monkeypatch.setattr(compiler, "COMPILERS", ())
+    monkeypatch.setattr(builds, "COMPILERS", ())
     triton, companion = prepared(tmp_path / "no compiler", stub, said)
     assert companion is None
     assert triton.backend_directory == tmp_path / "no compiler" / "backends"

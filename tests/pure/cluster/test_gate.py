@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from sie_triton.cluster.gateway import gate
-from sie_triton.cluster.gateway.gate import Gate
+from sie_triton.cluster.gateway import queue
+from sie_triton.cluster.gateway.queue import Gate
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.errors import BusyError
 from tests.support.joiners import in_loop
@@ -16,7 +16,7 @@ MIN_RATED = GatewayLimits.min_rated
 @pytest.fixture
 def now(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(gate, "monotonic", lambda: now[0])
+    monkeypatch.setattr(queue, "monotonic", lambda: now[0])
     return now
 
 

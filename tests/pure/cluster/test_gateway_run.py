@@ -9,7 +9,7 @@ import pytest
 from sie_triton.cluster.gateway import run as gateway
 from sie_triton.cluster.gateway.port import Port, options
 from sie_triton.cluster.limits import GatewayLimits
-from sie_triton.http.connections import RESERVED_DESCRIPTORS
+from sie_triton.http.connection import RESERVED_DESCRIPTORS
 from sie_triton.settings import read_settings
 from sie_triton.system.telemetry import tracing
 from tests.support.joiners import in_loop

@@ -9,8 +9,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar.server import Response
 from tests.support.joined import request
 from tests.support.queues import Queue, delivered, runner_of
 
@@ -38,10 +39,10 @@ def queue():
 def ran(tmp_path, queue):
     """Function that runs works in one sidecar at once, and returns the calls of its Triton."""
 
-    def run_all(*works, heartbeat=None):
+    def run_all(*works, heartbeat=None, limits=SidecarLimits()):
         async def check():
             triton = Triton()
-            runner = runner_of(queue, triton, tmp_path)
+            runner = runner_of(queue, triton, tmp_path, limits=limits)
             if heartbeat is not None:
                 await runner.gateways.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
             await gather(*(runner.start(delivered(data, number=n), "p") for n, data in enumerate(works)))
@@ -74,6 +75,25 @@ def test_work_without_an_end_gets_the_longest_time_of_a_request(ran, deadline):
 def test_a_heartbeat_without_a_clock_changes_no_deadline(ran, clock):
     [(_, seconds)] = ran(work().packed(BODY), heartbeat=clock)
     assert 30 < seconds < 90
+
+
+NOW = b"%.3f" % time.time()
+
+
+@pytest.mark.parametrize(("heartbeat", "receipts"), [(None, 1), (NOW, 0)], ids=["clock unknown", "clock known"])
+def test_only_by_its_gateways_clock_a_request_is_late(ran, queue, heartbeat, receipts):
+    assert ran(work(deadline=time.time() - 60).packed(BODY), heartbeat=heartbeat) == []
+    assert len(queue.of(b"-NAK")) == receipts
+    assert len(queue.published) == 1
+
+
+@pytest.mark.parametrize(("gone_s", "receipts"), [(15.0, 1), (-1.0, 0)], ids=["silent", "gone"])
+def test_a_request_of_a_silent_gateway_is_not_run_yet(ran, queue, gone_s, receipts):
+    """If it was killed, it deletes no request: its answer would be lost, and the request run again and again."""
+    limits = SidecarLimits(gateway_silent_s=-1.0, gateway_gone_s=gone_s)
+    assert ran(work().packed(BODY), heartbeat=NOW, limits=limits) == []
+    assert len(queue.of(b"-NAK")) == receipts
+    assert len(queue.published) == 1
 
 
 def test_bytes_that_are_no_request_are_refused_by_triton_alone(ran, queue):

@@ -9,9 +9,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.sidecar import joiner as module
-from sie_triton.cluster.sidecar.joiner import Sent
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar import joining as module
+from sie_triton.cluster.sidecar.joining import Sent
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.doors import shared_calls
 from sie_triton.records.calls import CALL
 from tests.support.joined import request

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.cluster.gateway import kserve
 from sie_triton.cluster.gateway.kserve import SERVICE, KServe
 from sie_triton.cluster.gateway.pools import Pools
-from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.gateway.port import Receiving
 from sie_triton.cluster.messages import Answer
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.settings import read_settings
@@ -57,7 +57,7 @@ def called(tmp_path):
 
     def called(method: str, message: bytes) -> Any:
         async def run() -> Any:
-            queue: Any = SimpleNamespace(pools=Pools("p", 1.0), mentions=SimpleNamespace(model_of=model_of))
+            queue: Any = SimpleNamespace(pools=Pools("p", 1.0), questions=SimpleNamespace(model_of=model_of))
             queue.submit = submit
             memory = MemoryBudget(1 << 30)
             handlers = KServe(read_settings(data_dir=tmp_path), queue, memory, Receiving(1 << 30))

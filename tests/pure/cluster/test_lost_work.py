@@ -8,7 +8,7 @@ from sie_triton.client.failures import UNHEALTHY
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.sidecar.server import Response
 from sie_triton.records.calls import CallBook, OpenCall
 from tests.support.joined import request
 from tests.support.queues import Queue, delivered, runner_of

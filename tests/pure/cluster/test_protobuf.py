@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.protobuf import fields
+from sie_triton.cluster.gateway.kserve import fields
 from sie_triton.errors import InputError
 from tests.support.joined import request
 

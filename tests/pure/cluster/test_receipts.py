@@ -1,10 +1,13 @@
 """Receipts that a sidecar leaves in its directory."""
 
+import asyncio
 from contextlib import ExitStack
 
 import pytest
 
-from sie_triton.cluster.sidecar.receipts import FILE, PLACE_BYTES, Receipts
+from sie_triton.cluster.limits import SidecarLimits
+from sie_triton.cluster.sidecar.deliveries import FILE, PLACE_BYTES, Receipts
+from tests.support.queues import Queue
 
 
 def receipt(number: int) -> str:
@@ -20,6 +23,17 @@ def test_what_is_in_progress_is_left_to_the_next_one(tmp_path):
         with first.kept(receipt(3)):
             assert sorted(Receipts(tmp_path).left) == [receipt(1), receipt(3)]
     assert Receipts(tmp_path).left == []  # the one in between has taken them
+
+
+@pytest.mark.parametrize(("ago_s", "is_given_back"), [(0.0, True), (4.5, False), (-1e6, False), (float("nan"), False)])
+def test_only_what_is_still_this_workers_is_given_back(tmp_path, ago_s, is_given_back):
+    """The queue has given it to another worker meanwhile, from which a receipt would take it away."""
+    first, queue = Receipts(tmp_path), Queue()
+    with first.kept(receipt(1)):
+        second = Receipts(tmp_path)
+        second.left_at -= ago_s
+        asyncio.run(second.give_back(queue, SidecarLimits()))  # type: ignore[arg-type]
+    assert queue.published == [(receipt(1), b"-NAK")] * is_given_back
 
 
 def test_places_are_used_again_and_too_many_receipts_are_not_kept(tmp_path):
@@ -43,11 +57,12 @@ def test_a_receipt_that_is_too_long_is_not_kept(tmp_path):
     [
         b"",
         b"\xff" * 5000,
+        b"x" + receipt(1).encode().rjust(PLACE_BYTES, b"\0"),
         b"$JS.ACK.SIE_WORK_default.t__m".ljust(PLACE_BYTES, b"\0"),
         b"sie.work.default.t__m".ljust(PLACE_BYTES, b"\0"),
-        bytes(1024 * PLACE_BYTES) + receipt(1).encode(),
+        bytes(1025 * PLACE_BYTES) + receipt(1).encode(),
     ],
-    ids=["empty", "no text", "cut off", "another subject", "behind the last place"],
+    ids=["empty", "no text", "no place", "cut off", "another subject", "behind the last place"],
 )
 def test_a_damaged_file_has_no_receipts(tmp_path, content):
     (tmp_path / FILE).write_bytes(content)

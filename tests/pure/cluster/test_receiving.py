@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from grpc import aio
 
-from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.gateway.port import Receiving
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
 

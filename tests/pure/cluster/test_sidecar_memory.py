@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,7 +152,9 @@ class Sidecar:
         payload_wait_s: float = 5.0,
     ) -> None:
         self.queue, self.triton = Queue(), FakeTriton()
-        self.runner = runner_of(self.queue, self.triton, directory, max_calls=100, max_requests=1, payloads=store)
+        of_calls = {"max_concurrent_batches": 100, "batcher_max_batch_requests": 1}
+        self.runner = runner_of(self.queue, self.triton, directory, **of_calls)
+        self.runner.payloads = store  # type: ignore[assignment]
         self.num_freed = 0
         self.runner.memory = Memory(max_bytes, max_alone, self._freed, SidecarLimits(payload_wait_s=payload_wait_s))
         self.runner.is_able = True
@@ -219,6 +222,8 @@ async def test_what_comes_while_the_memory_is_spent_goes_back_after_a_pause(tmp_
 async def test_a_late_request_is_dropped_and_not_given_back(tmp_path):
     """It would come again and again, without a pause, until there is memory."""
     sidecar = Sidecar(tmp_path, 1)
+    heartbeat = SimpleNamespace(subject="sie.gateway.g", data=b"%.3f" % time.time())
+    await sidecar.runner.gateways.hear_gateway(heartbeat)  # type: ignore[arg-type]
     running = sidecar.start()
     await all_ran()
     await sidecar.start(left_s=-1)

@@ -2,7 +2,7 @@
 
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway.statistics import summed
+from sie_triton.cluster.gateway.kserve import summed
 
 
 def statistics(name: str, count: int, last: int, batches: dict[int, int]) -> service_pb2.ModelStatisticsResponse:

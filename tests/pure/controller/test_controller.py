@@ -17,9 +17,8 @@ from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions
-from sie_triton.controller.memory_grants import answer_load
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.records.grants import controller_runs, granted_memory, refusal
+from sie_triton.records.grants import answer_load, controller_runs, granted_memory, refusal
 from sie_triton.records.status import RECORD, VERSION, StatusWriter
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.process_memory import Share, private_bytes

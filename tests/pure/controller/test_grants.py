@@ -6,10 +6,10 @@ from time import monotonic_ns
 import pytest
 
 from sie_triton.controller.loop import lock
-from sie_triton.controller.memory_grants import answer_load
 from sie_triton.errors import LoadError
 from sie_triton.records import grants
 from sie_triton.records.grants import (
+    answer_load,
     answer_path,
     expect_controller,
     grant_of,

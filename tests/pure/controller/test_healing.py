@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import healing
+from sie_triton.controller import healing, swaps
 from sie_triton.controller.api import describe
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
@@ -30,7 +30,8 @@ def dead():
 def clock(monkeypatch):
     """Clock of healing, in seconds."""
     now = [1000.0]
-    monkeypatch.setattr(healing, "monotonic", lambda: now[0])
+    for module in (healing, swaps):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
     return now
 
 
@@ -179,10 +180,10 @@ def test_a_leaving_revision_keeps_all_its_processes_while_a_request_is_in_one(co
     for in_preprocess, in_inference in ((0, 1), (0, 1), (1, 0), (0, 0)):
         clock[0] += 60
         before.record["num_open"], inference.record["num_open"] = in_preprocess, in_inference
-        controller._healing.end_superseded(read_stages(controller._directory), {"a"})
+        controller.swaps.end_superseded(read_stages(controller._directory), {"a"})
         assert ended == []
     clock[0] += 31
-    controller._healing.end_superseded(read_stages(controller._directory), {"a"})
+    controller.swaps.end_superseded(read_stages(controller._directory), {"a"})
     assert sorted(ended) == sorted(pids[:3])
 
 
@@ -194,8 +195,8 @@ def test_an_old_process_is_kept_for_requests_that_were_in_preprocess_at_its_swap
     steps = ((1, 0), (1, 0), (0, 1), (1, 0), (0, 0), (1, 0))
     for in_preprocess, in_old in steps:
         before.record["num_open"], old.record["num_open"] = in_preprocess, in_old
-        controller._healing.end_superseded(read_stages(controller._directory))
+        controller.swaps.end_superseded(read_stages(controller._directory))
         assert ended == []
         clock[0] += 31 if (in_preprocess, in_old) != (0, 0) else 20
-    controller._healing.end_superseded(read_stages(controller._directory))
+    controller.swaps.end_superseded(read_stages(controller._directory))
     assert ended == pids[1:2]

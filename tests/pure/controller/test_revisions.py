@@ -10,7 +10,7 @@ import pytest
 from sie_triton.controller.api import describe
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_states import models_of, read_stages
-from sie_triton.controller.repository_state import Wanted
+from sie_triton.controller.repository import Wanted
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.grants import answer_path, grant_of
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter

@@ -13,7 +13,6 @@ import pytest
 
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import DeviceMemory
-from sie_triton.controller.memory_grants import answer_load as give
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.records.grants import (
@@ -25,6 +24,7 @@ from sie_triton.records.grants import (
     granted_memory,
     refusal,
 )
+from sie_triton.records.grants import answer_load as give
 from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.system.processes.pids import is_stopped
 from tests.support.controller import round_of, stage, wait_for

@@ -10,7 +10,7 @@ from time import monotonic_ns
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import memory_grants
+from sie_triton.controller import memory_grants, swaps
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
@@ -204,6 +204,27 @@ def test_an_eviction_that_ends_within_a_round_is_not_repeated(controller, contro
     monkeypatch.setattr(controller, "_look_for_triton", end_swap)
     controller.tick()
     assert controller.swaps.counts == {("a", "evict: pressure"): 1}
+
+
+def test_a_swap_that_fails_is_not_repeated_at_once(controller, control, pids, monkeypatch):
+    """Another model leaves meanwhile, and no tokenizer is freed again and again."""
+    now = [1000.0]
+    monkeypatch.setattr(swaps, "monotonic", lambda: now[0])
+    monkeypatch.setattr(memory_grants, "monotonic_ns", lambda: 2**62)
+    resident(controller, "a", pids[0], 400)
+    stage(controller, "c", pids[1], "preprocess", state=RESIDENT)
+    stage(controller, "c", pids[2])
+    used(controller, 900)
+    control.failure = InferenceServerException("no space left on device")
+    seen = []
+    for _ in range(40):
+        round_of(controller)
+        seen.append(sorted(control.swapped))
+        now[0] += 0.2
+    both = [("a-inference", False), ("c-preprocess", False)]
+    assert seen[0] == seen[4] == both
+    assert seen[6] == seen[14] == sorted(2 * both)
+    assert seen[-1] == sorted(4 * both)
 
 
 def test_a_load_continues_if_its_eviction_fails(controller, control, pids):

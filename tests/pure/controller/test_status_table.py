@@ -10,8 +10,8 @@ from rich.console import Console
 
 from sie_triton.controller import commands
 from sie_triton.controller.commands import PICTURE_COLUMNS
+from sie_triton.controller.repository import unserved
 from sie_triton.controller.status_table import faults, table_of
-from sie_triton.controller.unserved import unserved
 from sie_triton.settings import read_settings
 
 PICTURE = Path(__file__).parents[3] / "docs" / "status.svg"

@@ -66,7 +66,7 @@ def test_a_part_that_answers_too_much_is_left_out(part, size, is_up):
 
 def test_scrapers_of_a_sidecar_take_turns(part):
     double: Any = None
-    server = LocalServer(double, double, double, double, double, lambda: {"triton": part.request})
+    server = LocalServer(double, double, double, double, lambda: {"triton": part.request})
 
     async def scrape(read: Callable[[], Any]) -> list[bytes]:
         return await asyncio.gather(*(read() for _ in range(20)))

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
 
 from sie_triton.server import preflight
-from sie_triton.system import native
+from sie_triton.system.native import builds
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -47,7 +47,7 @@ def test_python_problems_name_the_debian_package_to_install(monkeypatch):
 
 def test_readme_names_what_debian_needs():
     (line,) = re.findall(r"`apt install (.+?)`", (ROOT / "README.md").read_text())
-    (compiler,) = re.findall(r"apt install (.+?)\)", native.INSTALL)
+    (compiler,) = re.findall(r"apt install (.+?)\)", builds.INSTALL)
     assert {"python3-venv", "libpython3.11", *compiler.split()} <= set(line.split())
 
 

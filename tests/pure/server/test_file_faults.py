@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.records.serving_file import Served, Serving
-from sie_triton.server.file_faults import FileFaults
+from sie_triton.server.terminal import FileFaults
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sie_triton.server import stack_size
+from sie_triton.server import launch
 
 MB = 1024**2
 UNLIMITED = resource.RLIM_INFINITY
@@ -16,11 +16,11 @@ PROGRAM = "import resource; print(*resource.getrlimit(resource.RLIMIT_STACK))"
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ((8 * MB, UNLIMITED), stack_size.STACK_BYTES),
-        ((UNLIMITED, UNLIMITED), stack_size.STACK_BYTES),
+        ((8 * MB, UNLIMITED), launch.STACK_BYTES),
+        ((UNLIMITED, UNLIMITED), launch.STACK_BYTES),
         ((8 * MB, 64 * MB), 64 * MB),
         ((64 * MB, 64 * MB), 64 * MB),
-        ((2 * stack_size.STACK_BYTES, UNLIMITED), 2 * stack_size.STACK_BYTES),
+        ((2 * launch.STACK_BYTES, UNLIMITED), 2 * launch.STACK_BYTES),
     ],
 )
 def test_the_stack_limit_is_raised_up_to_the_hard_limit(before, after):
@@ -28,8 +28,8 @@ def test_the_stack_limit_is_raised_up_to_the_hard_limit(before, after):
 
 
 def test_the_stack_limit_stays_where_unused_memory_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(stack_size, "OVERCOMMIT", tmp_path / "overcommit_memory")
-    stack_size.OVERCOMMIT.write_text("2\n")
+    monkeypatch.setattr(launch, "OVERCOMMIT", tmp_path / "overcommit_memory")
+    launch.OVERCOMMIT.write_text("2\n")
     assert limits((8 * MB, UNLIMITED)) == [8 * MB, UNLIMITED]
 
 
@@ -38,7 +38,7 @@ def limits(before: tuple[int, int]) -> list[int]:
 
     def prepare() -> None:
         resource.setrlimit(resource.RLIMIT_STACK, before)
-        stack_size.raise_stack_limit()
+        launch.raise_stack_limit()
 
     child = subprocess.run([sys.executable, "-c", PROGRAM], preexec_fn=prepare, capture_output=True, check=True)
     return [int(value) for value in child.stdout.split()]

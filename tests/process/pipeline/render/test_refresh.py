@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.controller.refresh import refresh as refresh_in_child
-from sie_triton.controller.repository_state import look
+from sie_triton.controller.repository import look
+from sie_triton.controller.repository import refresh as refresh_in_child
 from sie_triton.errors import CatalogError, ServerError
 from sie_triton.models.catalog import load, mention, recognise
 from sie_triton.pipeline.render.known import known_names

@@ -12,7 +12,8 @@ import platformdirs
 import pytest
 
 from sie_triton.system.host.private import private_directory
-from sie_triton.system.native import MUVERA, loading
+from sie_triton.system.native import loading
+from sie_triton.system.native.builds import MUVERA
 from sie_triton.system.processes import fork_server
 
 OTHER = 65534  # another user of the machine

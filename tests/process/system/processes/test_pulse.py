@@ -16,17 +16,15 @@ from benchmarks.ports import free_ports
 from sie_triton.controller import api
 from sie_triton.server.companions import controller, doors
 from sie_triton.settings import read_settings
-from sie_triton.system.processes import pulse
 from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.pids import is_alive
-from sie_triton.system.processes.pulse import Pulse, beat
-from sie_triton.system.processes.supervisor import Companion
+from sie_triton.system.processes.supervisor import VARIABLE, Companion, Pulse, beat
 from tests.support.controller import wait_for
 
 BEATS = """
 import threading, time
-from sie_triton.system.processes.pulse import beat
+from sie_triton.system.processes.supervisor import beat
 ended = threading.Event()
 threading.Timer({}, ended.set).start()
 while not ended.wait(0.01):
@@ -72,7 +70,7 @@ def test_a_full_pipe_does_not_block_a_beating_child(monkeypatch):
 
 
 def test_a_beat_without_a_watching_parent_does_nothing(monkeypatch):
-    monkeypatch.delenv(pulse.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     beat()
 
 

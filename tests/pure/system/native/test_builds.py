@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from sie_triton.server.stub_forking import stubs
-from sie_triton.system.native import INSTALL, MUVERA, kernels_in_use, loading
 from sie_triton.system.native import builds as module
-from sie_triton.system.native.builds import GENERIC, HOOK, KERNELS, VECTORS, VNNI
-from sie_triton.system.processes import stand_in
+from sie_triton.system.native import loading
+from sie_triton.system.native.builds import GENERIC, HOOK, INSTALL, KERNELS, MUVERA, VECTORS, VNNI
+from sie_triton.system.native.loading import kernels_in_use
+from sie_triton.system.processes import pids
 
 X86_64_V2 = ("pni", "ssse3", "cx16", "sse4_1", "sse4_2", "popcnt", "lahf_lm")
 HASWELL = ("fpu", *X86_64_V2, "fma", "movbe", "xsave", "avx", "f16c", "abm", "bmi1", "avx2", "smep", "bmi2")
@@ -123,5 +124,5 @@ def test_c_and_python_agree_about_stubs():
         "REAL_STUB": stubs.REAL_STUB,
         "DECLINED": str(stubs.DECLINED),
         "UNSUITED": str(stubs.UNSUITED),
-        "HANDLE": str(stand_in.HANDLE),
+        "HANDLE": str(pids.HANDLE),
     }

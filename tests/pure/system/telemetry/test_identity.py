@@ -2,8 +2,7 @@
 
 import pytest
 
-from sie_triton.system.telemetry.identity import MAX_ID, identity, trace_context
-from sie_triton.system.telemetry.trace import Trace
+from sie_triton.system.telemetry.identity import MAX_ID, Trace, identity, trace_context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

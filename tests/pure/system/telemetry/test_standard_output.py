@@ -2,7 +2,7 @@
 
 import os
 
-from sie_triton.system.processes.standard_output import Output
+from sie_triton.system.processes.log import Output
 from tests.support.controller import wait_for
 
 # More than a pipe holds.

@@ -8,9 +8,9 @@ from time import monotonic_ns, time_ns
 import pytest
 
 from sie_triton.errors import SettingsError
+from sie_triton.system.telemetry.identity import Trace
 from sie_triton.system.telemetry.options import Telemetry
 from sie_triton.system.telemetry.spans import check_tracing
-from sie_triton.system.telemetry.trace import Trace
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 tracing = pytest.importorskip("sie_triton.system.telemetry.tracing")
