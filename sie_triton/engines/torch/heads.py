@@ -17,6 +17,7 @@ from sie_triton.contract.arrays import Ints, item_lengths
 from sie_triton.engines.torch.draws import Draws, draws_of
 from sie_triton.engines.torch.faults import refusing_the_uncomputable
 from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.probe import check_range
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
@@ -146,7 +147,8 @@ class Samples:
         return float((logits - self.logits).abs().max() / self.logits.abs().max())
 
     def check(self, error: float, model: PreTrainedModel, what: str) -> None:
-        """Raise LoadError unless `error` is small; `what` says what the head does."""
+        """Raise LoadError unless `error` is small, Overflow if float16 is why; `what` says what the head does."""
+        check_range(error, self.hidden.dtype)
         if not error <= TOLERANCE[self.hidden.dtype]:
             raise LoadError(f"{type(model).__name__}: its head {what} (off by {error:.0e})", "unsupported")
 

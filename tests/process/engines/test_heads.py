@@ -8,6 +8,7 @@ import torch
 import transformers
 
 from benchmarks.architectures import sharpen
+from sie_triton.engines.base import Overflow
 from sie_triton.engines.torch import heads
 from sie_triton.engines.torch.heads import DecoderHead, SequenceHead, TokenHead
 from sie_triton.engines.torch.prepack import can_prepack
@@ -151,3 +152,12 @@ def test_a_head_whose_weights_cannot_be_laid_out_is_refused():
     with pytest.raises(LoadError) as refused:
         head.prepare()
     assert refused.value.reason == "unsupported"
+
+
+@pytest.mark.parametrize(("head", "task"), [(SequenceHead, "SequenceClassification"), (TokenHead, "MaskedLM")])
+def test_numbers_beyond_float16_are_not_the_heads_fault(head, task):
+    model, _ = built("Bert", task)
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight.mul_(1e8)
+    with pytest.raises(Overflow):
+        head(model.half())
