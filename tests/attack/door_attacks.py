@@ -44,7 +44,8 @@ def fields_of(port: int) -> Mapping[str, Sequence[str]]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=PATIENCE_S) as answer:
         paths = json.load(answer)["paths"]
     posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods and "{" not in path}
-    return {path: [*post["requestBody"]["content"][JSON]["schema"]["properties"]] for path, post in posts.items()}
+    bodies = {path: post["requestBody"]["content"] for path, post in posts.items()}
+    return {path: [*body[JSON]["schema"]["properties"]] for path, body in bodies.items() if JSON in body}
 
 
 def odd_body(rng, fields):

@@ -91,7 +91,9 @@ class Contexts:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
         given: dict[str, Any] = {}
         if parameters := request.parameters:
-            sent = {name: value for name, value in parameters.items() if name not in (BULK, CALL) and not is_identity(name)}
+            sent = {
+                name: value for name, value in parameters.items() if name not in (BULK, CALL) and not is_identity(name)
+            }
             given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}

@@ -25,7 +25,10 @@ from tests.support.stages import spec
 EMBEDDINGS = ("/v1/embeddings", "/embeddings", "/v1/embed", "/v2/embed")
 
 # The examples of these need the files of a tokenizer; SIE's own routes have tests of their own.
-LEFT_OUT = ("/tokenize", "/decode", "/v1/encode/{model}", "/v1/score/{model}", "/v1/extract/{model}")
+LEFT_OUT = (
+    *("/tokenize", "/decode", "/v1/encode/{model}", "/v1/score/{model}", "/v1/extract/{model}"),
+    *("/v1/files", "/v1/batches", "/v1/batches/{batch_id}/cancel"),
+)
 
 
 class Triton(Models):
