@@ -43,7 +43,10 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
         {"model": "org/bge-m3:other", "input": "x", "profile": "other"},
         {"model": "org/clip", "input": [[1, 2], [3]]},
     ),
-    "/embeddings": ({"model": "org/bge-m3", "input": "x", "overflow_policy": "error"},),
+    "/embeddings": (
+        {"model": "org/bge-m3", "input": "x", "overflow_policy": "error"},
+        {"model": "org/clip", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": IMAGE}]}]},
+    ),
     "/v1/chat/completions": ({"model": "org/bge-m3", "messages": [{"role": "user", "content": "x"}], "stream": True},),
     "/v1/completions": ({"model": "org/x", "prompt": "x"},),
     "/v1/responses": ({"model": "org/x", "input": "x"},),
