@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 import orjson
+from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.doors.backend import bulk, forwarded, tenant
@@ -164,38 +165,34 @@ class BatchRun:
                 task.cancel()
 
     async def _answer(self, asked: Asked) -> Result:
-        """Return the answer to a request; a busy server is asked again."""
-        endpoint = self._endpoint()
-        id = f"{self.id}.{asked.number}"
-        folder = self.shelf.directory.name
+        """Return the line with the answer to a request."""
+        folder, id = self.shelf.directory.name, f"{self.id}.{asked.number}"
         tenant.set("" if folder == WITHOUT_TOKEN else folder)
         bulk.set(True)
-        tries = 0
-        while True:
-            request = self._request(id, asked.line)
-            forwarded.set(request.identity())
-            try:
-                with self._door.memory.held() as held:
-                    held.take(asked.num_bytes * COPIES)
-                    response = await endpoint.with_failures(request, partial(endpoint.response, request))
-                break
-            except Failure as failure:
-                tries += failure.row.code not in BUSY
-                if failure.retry_after_s is None or tries >= self._limits.num_tries:
-                    response = failure_response(failure, endpoint.dialect)
-                    break
-                await asyncio.sleep(min(self._limits.max_pause_s, failure.retry_after_s * 2**tries))
+        response = await self._response(asked, id)
         told = {"id": f"batch_req_{token_hex(12)}", "custom_id": asked.line.custom_id}
         about = b'"status_code":%d,"request_id":%b' % (response.status_code, orjson.dumps(id))
         answer = b'"response":{%b,"body":%b},"error":null}\n' % (about, bytes(response.body))
         return Result(orjson.dumps(told)[:-1] + b"," + answer, response.status_code >= 400)
 
-    def _request(self, id: str, line: BatchLine) -> DoorRequest:
+    async def _response(self, asked: Asked, id: str) -> Response:
+        """Return the response to a request, which is repeated while the server is busy, or a few times if it is away."""
+        endpoint, tries = self._endpoint(), 0
         headers = {TIMEOUT_HEADER: str(MAX_TIMEOUT_S), REQUEST_ID: id}
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        request = DoorRequest({"method": "POST", "path": line.url, "headers": encoded}, self._door)
-        request.content = line.body
-        return request
+        while True:
+            request = DoorRequest({"method": "POST", "path": asked.line.url, "headers": encoded}, self._door)
+            request.content = asked.line.body
+            forwarded.set(request.identity())
+            try:
+                with self._door.memory.held() as held:
+                    held.take(asked.num_bytes * COPIES)
+                    return await endpoint.with_failures(request, partial(endpoint.response, request))
+            except Failure as failure:
+                tries += failure.row.code not in BUSY
+                if failure.retry_after_s is None or tries >= self._limits.num_tries:
+                    return failure_response(failure, endpoint.dialect)
+                await asyncio.sleep(min(self._limits.max_pause_s, failure.retry_after_s * 2**tries))
 
     def _endpoint(self) -> DoorEndpoint:
         """Return the endpoint of the route that answers the batch's requests."""
