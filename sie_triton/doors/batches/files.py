@@ -4,7 +4,8 @@ client → parts of a body → file of the token's shelf → client, a piece at 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar
 from urllib.parse import parse_qsl
@@ -129,8 +130,14 @@ def shelf(door: Door, name: str) -> Shelf:
 
 async def on_disk(act: Callable[..., Result], *given: Any) -> Result:
     """Call `act` on a thread; Failure if the disk is full, or fails."""
-    try:
+    with disk_failures():
         return await asyncio.to_thread(act, *given)
+
+
+@contextmanager
+def disk_failures() -> Iterator[None]:
+    try:
+        yield
     except OSError as exc:
         message = f"the data directory cannot be used ({exc.strerror or type(exc).__name__}); retry later"
         raise Failure("busy", message, retry_after_s=60) from exc
@@ -139,7 +146,7 @@ async def on_disk(act: Callable[..., Result], *given: Any) -> Result:
 async def upload(request: DoorRequest) -> Answer:
     shelf, id = shelf_of(request), new_id("file-")
     try:
-        with await on_disk(shelf.create, id) as file:
+        with disk_failures(), await on_disk(shelf.create, id) as file:
             name = await _received(request, shelf, file)
         await on_disk(shelf.check_bytes, 0)
         return request.answer(await on_disk(shelf.add_file, id, name, "batch"))
@@ -156,6 +163,7 @@ class Form(MultiPartParser):
         self._file = file
 
     def on_headers_finished(self) -> None:
+        self._charset = "utf-8"  # whatever the client's header says
         super().on_headers_finished()
         if self._current_part.file is not None:
             self._current_part.file.file = self._file
@@ -172,8 +180,8 @@ async def _received(request: DoorRequest, shelf: Shelf, file: BinaryIO) -> str:
             found = (await form.parse()).multi_items()
     except TimeoutError as exc:
         raise too_slow(limits) from exc
-    except MultiPartException as exc:
-        raise invalid("body", f"is no form of a file and its purpose ({exc.message})") from exc
+    except (MultiPartException, ValueError) as exc:
+        raise invalid("body", f"is no form of a file and its purpose ({exc})") from exc
     for name, value in found:
         if name not in ("file", "purpose") or isinstance(value, str) is not (name == "purpose"):
             raise invalid(name[:80] or "body", "is not read here; send a file and its purpose")

@@ -176,7 +176,7 @@ class BatchRun:
         return Result(orjson.dumps(told)[:-1] + b"," + answer, response.status_code >= 400)
 
     async def _response(self, asked: Asked, id: str) -> Response:
-        """Return the response to a request, which is repeated while the server is busy, or a few times if it is away."""
+        """Return the response to a request, repeated while the server is busy, or a few times if it is away."""
         endpoint, tries = self._endpoint(), 0
         headers = {TIMEOUT_HEADER: str(MAX_TIMEOUT_S), REQUEST_ID: id}
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -120,9 +121,10 @@ FILE, PURPOSE, END = FORM % (b"file", b'; filename="f"', b"x"), FORM % (b"purpos
         (b"nothing", 400),
     ],
 )
-def test_a_form_is_a_file_and_its_purpose_in_either_order(tmp_path, body, status):
+@pytest.mark.parametrize("charset", ["", "; charset=undefined", "; charset=unicode_escape"])
+def test_a_form_is_a_file_and_its_purpose_in_either_order(tmp_path, body, status, charset):
     door, _ = door_of(data_dir=tmp_path)
-    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    headers = {"Content-Type": f"multipart/form-data; boundary=b{charset}"}
     answer = knock(door, lambda client: client.post("/v1/files", content=body, headers=headers))
     assert answer.status_code == status
     assert len([*(tmp_path / "files" / "all").iterdir()]) == (2 if status == 200 else 0)
@@ -173,12 +175,10 @@ def test_parameters_of_a_list_are_checked(tmp_path, query):
     assert knock(door, lambda client: client.get(f"/v1/batches?{query}")).status_code == 400
 
 
-def test_a_full_disk_is_answered(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, os.strerror(28))
-
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_a_full_disk_is_answered(tmp_path, monkeypatch, buffering):
     door, _ = door_of(data_dir=tmp_path)
-    monkeypatch.setattr(Shelf, "create", full)
+    monkeypatch.setattr(Shelf, "create", lambda *_: Path("/dev/full").open("wb", buffering))
     answer = upload(door)
     assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
 
