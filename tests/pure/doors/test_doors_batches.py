@@ -5,6 +5,7 @@ import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -178,7 +179,8 @@ def test_parameters_of_a_list_are_checked(tmp_path, query):
 @pytest.mark.parametrize("buffering", [0, -1])
 def test_a_full_disk_is_answered(tmp_path, monkeypatch, buffering):
     door, _ = door_of(data_dir=tmp_path)
-    monkeypatch.setattr(Shelf, "create", lambda *_: Path("/dev/full").open("wb", buffering))
+    full = partial(Path("/dev/full").open, "wb", buffering)
+    monkeypatch.setattr(Shelf, "create", lambda *_: full())
     answer = upload(door)
     assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
 
