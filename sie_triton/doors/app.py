@@ -93,7 +93,15 @@ def likely_path(routes: Sequence[BaseRoute], scope: Scope) -> str:
     return ""
 
 
-def answering(app: ASGIApp, grpc_port: int = 0) -> ASGIApp:
+def methods_of(router: Router, scope: Scope) -> set[str]:
+    """Return the methods of all routes of a path; Starlette knows those of the first."""
+    routes = [
+        route for route in router.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE
+    ]
+    return {method for route in routes for method in route.methods or ()}
+
+
+def answering(app: Router, grpc_port: int = 0) -> ASGIApp:
     """Return middleware that adds headers to each response, and gives 405 the shape of other failures.
 
     The headers are versions, and Triton's gRPC port if clients can reach it.
@@ -118,7 +126,7 @@ def answering(app: ASGIApp, grpc_port: int = 0) -> ASGIApp:
             await app(scope, receive, send_with)
         except HTTPException as exc:
             message = f"{scope['method']} {scope['path'][:200]}: {exc.detail}"
-            failure = Failure("method", message, headers=exc.headers)
+            failure = Failure("method", message, headers={"Allow": ", ".join(sorted(methods_of(app, scope)))})
             await failure_response(failure)(scope, receive, send_with)
 
     return answer

@@ -72,11 +72,11 @@ class Page(Body):
         return [{"name": name, "in": "query", "schema": kind.get("anyOf", [kind])[0]} for name, kind in kinds.items()]
 
     def of_list(self, records: Sequence[Record]) -> Record:
-        """Return this page of a list; Failure if `after` is not in it."""
+        """Return this page of a list; Failure 404 if `after` is not in it."""
         ids = [each["id"] for each in records]
-        if self.after is not None and self.after not in ids:
-            raise invalid("after", f"there is no {self.after[:60]!r} in this list")
-        begin = ids.index(self.after) + 1 if self.after is not None else 0
+        if self.after and self.after not in ids:
+            raise Failure("no_route", f"after: there is no {self.after[:60]!r} in this list", field="after")
+        begin = ids.index(self.after) + 1 if self.after else 0
         data = records[begin : begin + self.limit]
         return {"object": "list", "data": data, "has_more": begin + self.limit < len(ids)}
 
