@@ -56,7 +56,8 @@ class BatchRunner:
                 log.warning("batch %s cannot end now: %s", id, error)
         for run, _ in self._runs.values():
             run.look()
-        for each, id in await asyncio.to_thread(self._open_batches):
+        is_full = len(self._runs) >= self._limits.num_running
+        for each, id in [] if is_full else await asyncio.to_thread(self._open_batches):
             if id not in self._runs and len(self._runs) < self._limits.num_running:
                 run = BatchRun(self._door, each, id)
                 self._runs[id] = run, asyncio.create_task(run.run())
