@@ -30,6 +30,10 @@ class BatchLine(Body):
     url: str
     body: dict[str, Any]
 
+    @property
+    def num_items(self) -> int:
+        return max((len(value) for value in self.body.values() if isinstance(value, list)), default=1)
+
 
 class LineError(Exception):
     """Something is wrong with a line. `param` is its field, empty if it is no object."""

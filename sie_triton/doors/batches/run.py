@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.doors.backend import bulk, forwarded, tenant
-from sie_triton.doors.batches.lines import BatchLine, LineError, check_lines, raw_lines, read_line
+from sie_triton.doors.batches.lines import BatchLine, LineError, Raw, check_lines, raw_lines, read_line
 from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Record, Shelf, now
 from sie_triton.doors.endpoint import (
     COPIES,
@@ -39,17 +39,7 @@ log = logging.getLogger(__name__)
 BUSY = ("QUEUE_FULL", "RESOURCE_EXHAUSTED", "MODEL_LOADING", "LORA_LOADING")
 
 
-class Asked(NamedTuple):
-    """A line of a window; `number` counts lines from 1, `end` is the position after the line."""
-
-    number: int
-    end: int
-    num_bytes: int
-    line: BatchLine
-
-    @property
-    def num_items(self) -> int:
-        return max((len(value) for value in self.line.body.values() if isinstance(value, list)), default=1)
+Asked = tuple[Raw, BatchLine]
 
 
 class Result(NamedTuple):
@@ -117,11 +107,11 @@ class BatchRun:
             batch |= {"status": "in_progress", "in_progress_at": now()}
             batch["request_counts"]["total"] = total
             await to_its_end(self._save)
-        windows: deque[tuple[Asked, asyncio.Task[list[Result]]]] = deque()
+        windows: deque[tuple[Raw, asyncio.Task[list[Result]]]] = deque()
         lines = self._lines()
         try:
             while window := await asyncio.to_thread(self._window, lines):
-                windows.append((window[-1], asyncio.create_task(self._answered(window))))
+                windows.append((window[-1][0], asyncio.create_task(self._answered(window))))
                 if len(windows) >= self._limits.num_windows:
                     await self._write_next(windows)
             while windows:
@@ -136,57 +126,57 @@ class BatchRun:
         batch, place = self._batch, self._batch["place"]
         with self.shelf.path(batch["input_file_id"]).open("rb") as file:
             file.seek(place["input"])
-            for number, content, end in raw_lines(file, self._limits.line_bytes, place["line"]):
-                yield Asked(number, end, len(content), read_line(content, batch["endpoint"], self._limits))
+            for raw in raw_lines(file, self._limits.line_bytes, place["line"]):
+                yield raw, read_line(raw.content, batch["endpoint"], self._limits)
 
     def _window(self, lines: Iterator[Asked]) -> list[Asked]:
         """Return the next lines that run at the same time, none at the end. One may be larger than a window."""
         window: list[Asked] = []
         num_items = num_bytes = 0
-        for asked in lines:
-            window.append(asked)
-            num_items, num_bytes = num_items + asked.num_items, num_bytes + asked.num_bytes
+        for raw, line in lines:
+            window.append((raw, line))
+            num_items, num_bytes = num_items + line.num_items, num_bytes + len(raw.content)
             if num_items >= self._limits.window_requests or num_bytes >= self._limits.window_bytes:
                 break
         return window
 
-    async def _write_next(self, windows: deque[tuple[Asked, asyncio.Task[list[Result]]]]) -> None:
+    async def _write_next(self, windows: deque[tuple[Raw, asyncio.Task[list[Result]]]]) -> None:
         last, task = windows[0]
         results = await task
         windows.popleft()
         await to_its_end(self._write, last, results)
 
     async def _answered(self, window: Sequence[Asked]) -> list[Result]:
-        tasks = [asyncio.create_task(self._answer(asked)) for asked in window]
+        tasks = [asyncio.create_task(self._answer(*asked)) for asked in window]
         try:
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _answer(self, asked: Asked) -> Result:
+    async def _answer(self, raw: Raw, line: BatchLine) -> Result:
         """Return the line with the answer to a request."""
-        folder, id = self.shelf.directory.name, f"{self.id}.{asked.number}"
+        folder, id = self.shelf.directory.name, f"{self.id}.{raw.number}"
         tenant.set("" if folder == WITHOUT_TOKEN else folder)
         bulk.set(True)
-        response = await self._response(asked, id)
-        told = {"id": f"batch_req_{token_hex(12)}", "custom_id": asked.line.custom_id}
+        response = await self._response(line, len(raw.content), id)
+        told = {"id": f"batch_req_{token_hex(12)}", "custom_id": line.custom_id}
         about = b'"status_code":%d,"request_id":%b' % (response.status_code, orjson.dumps(id))
         answer = b'"response":{%b,"body":%b},"error":null}\n' % (about, bytes(response.body))
         return Result(orjson.dumps(told)[:-1] + b"," + answer, response.status_code >= 400)
 
-    async def _response(self, asked: Asked, id: str) -> Response:
+    async def _response(self, line: BatchLine, num_bytes: int, id: str) -> Response:
         """Return the response to a request, repeated while the server is busy, or a few times if it is away."""
         endpoint, tries = self._endpoint(), 0
         headers = {TIMEOUT_HEADER: str(MAX_TIMEOUT_S), REQUEST_ID: id}
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         while True:
-            request = DoorRequest({"method": "POST", "path": asked.line.url, "headers": encoded}, self._door)
-            request.content = asked.line.body
+            request = DoorRequest({"method": "POST", "path": line.url, "headers": encoded}, self._door)
+            request.content = line.body
             forwarded.set(request.identity())
             try:
                 with self._door.memory.held() as held:
-                    held.take(asked.num_bytes * COPIES)
+                    held.take(num_bytes * COPIES)
                     return await endpoint.with_failures(request, partial(endpoint.response, request))
             except Failure as failure:
                 tries += failure.row.code not in BUSY
@@ -202,7 +192,7 @@ class BatchRun:
                 return route.endpoint
         raise LineError("url_mismatch", f"there is no route {self._batch['endpoint']}", "endpoint")
 
-    def _write(self, last: Asked, results: Sequence[Result]) -> None:
+    def _write(self, last: Raw, results: Sequence[Result]) -> None:
         """Write the answers to the lines up to `last`, and then the place after them."""
         self.shelf.check_bytes(sum(len(result.line) for result in results))
         place, counts = {**self._batch["place"], "input": last.end, "line": last.number}, self._batch["request_counts"]
