@@ -4,6 +4,7 @@ client → parts of a body → file of the token's shelf → client, a piece at 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,9 @@ from sie_triton.doors.openai import FAILURE, OPENAI
 from sie_triton.doors.openapi import operation, posted
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, STRING, closed, record, several
 from sie_triton.settings.secrets import tokens
+
+# It warns of each invalid form, of which the client is told.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 # Folder of the data directory.
 FILES = "files"

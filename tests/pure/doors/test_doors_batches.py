@@ -123,12 +123,13 @@ FILE, PURPOSE, END = FORM % (b"file", b'; filename="f"', b"x"), FORM % (b"purpos
     ],
 )
 @pytest.mark.parametrize("charset", ["", "; charset=undefined", "; charset=unicode_escape"])
-def test_a_form_is_a_file_and_its_purpose_in_either_order(tmp_path, body, status, charset):
+def test_a_form_is_a_file_and_its_purpose_in_either_order(tmp_path, caplog, body, status, charset):
     door, _ = door_of(data_dir=tmp_path)
     headers = {"Content-Type": f"multipart/form-data; boundary=b{charset}"}
     answer = knock(door, lambda client: client.post("/v1/files", content=body, headers=headers))
     assert answer.status_code == status
     assert len([*(tmp_path / "files" / "all").iterdir()]) == (2 if status == 200 else 0)
+    assert not [line for line in caplog.records if line.name.startswith("python_multipart")]
 
 
 def test_files_have_bounds_and_tokens_have_shelves_of_their_own(tmp_path):
