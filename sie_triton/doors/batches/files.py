@@ -163,14 +163,15 @@ class Form(MultiPartParser):
     """Parser of an upload, which writes the file to `file`, and bounds all else."""
 
     def __init__(self, headers: Headers, body: AsyncGenerator[bytes, None], file: BinaryIO) -> None:
-        super().__init__(headers, body, max_files=1, max_fields=1, max_part_size=MAX_NAME)
+        super().__init__(headers, body, max_files=1, max_fields=2, max_part_size=MAX_NAME)
         self._file = file
 
     def on_headers_finished(self) -> None:
         self._charset = "utf-8"  # whatever the client's header says
         super().on_headers_finished()
-        if self._current_part.file is not None:
-            self._current_part.file.file = self._file
+        part = self._current_part
+        if part.file is not None or part.field_name == "file":  # which may have no name
+            part.file = UploadFile(self._file, filename=part.file.filename if part.file else "")
 
 
 async def _received(request: DoorRequest, shelf: Shelf, file: BinaryIO) -> str:
@@ -189,6 +190,8 @@ async def _received(request: DoorRequest, shelf: Shelf, file: BinaryIO) -> str:
     for name, value in found:
         if name not in ("file", "purpose") or isinstance(value, str) is not (name == "purpose"):
             raise invalid(name[:80] or "body", "is not read here; send a file and its purpose")
+    if len(found) > len(dict(found)):
+        raise invalid("body", "has a part twice; send a file and its purpose")
     uploaded = dict(found).get("file")
     if not isinstance(uploaded, UploadFile) or (name := uploaded.filename or "") != name[:MAX_NAME]:
         raise invalid("file", f"is missing, incomplete, or has a name of more than {MAX_NAME} characters")

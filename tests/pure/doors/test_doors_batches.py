@@ -112,7 +112,10 @@ FILE, PURPOSE, END = FORM % (b"file", b'; filename="f"', b"x"), FORM % (b"purpos
     [
         (FILE + PURPOSE + END, 200),
         (PURPOSE + FILE + END, 200),
+        (PURPOSE + FORM % (b"file", b"", b"x" * 999) + END, 200),
         (PURPOSE + FILE + FILE + END, 400),
+        (PURPOSE + FORM % (b"file", b"", b"x") + FILE + END, 400),
+        (PURPOSE + PURPOSE + FILE + END, 400),
         (PURPOSE + FILE[:-3], 400),
         (PURPOSE + END, 400),
         (FILE + END, 400),
