@@ -17,7 +17,7 @@ from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
 from sie_triton.contract.spec import Profile
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.request import Origin, Request
-from sie_triton.records.calls import CALL
+from sie_triton.records.calls import BULK, CALL
 from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT, Trace, identity, is_identity
 from sie_triton.system.telemetry.spans import spans
 
@@ -44,6 +44,7 @@ class Context:
     truncated: list[int] = field(default_factory=list)  # indices of items of which the model reads only the beginning
     # Item sent, start and end of each chunk, and its first and last token if the text is read whole; empty: not split.
     chunks: list[list[int]] = field(default_factory=list)
+    is_bulk: bool = False  # the client asks that the request give way to others
 
     @property
     def origin(self) -> Origin:
@@ -80,13 +81,17 @@ class Contexts:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
         given: dict[str, Any] = {}
         if parameters := request.parameters:
-            sent = {name: value for name, value in parameters.items() if name != CALL and not is_identity(name)}
+            sent = {
+                name: value for name, value in parameters.items() if name not in (BULK, CALL) and not is_identity(name)
+            }
             given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(request.arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        return Context(verb, options, id, trace, token_of(request), 0, request.arrived_ns, deadline), given
+        is_bulk = bool(request.parameters.get(BULK))
+        arrived_ns, call = request.arrived_ns, token_of(request)
+        return Context(verb, options, id, trace, call, 0, arrived_ns, deadline, is_bulk=is_bulk), given
 
 
 def token_of(request: Request) -> str:
