@@ -51,9 +51,9 @@ class WhisperProcessor(Processor):
         self._added = frozenset(tokenizer.get_added_tokens_decoder())
         self._longest = min(longest, files.positions)
         self._sounds = AudioReader(runtime, files.plan.rate)
-        self._prompt = tokenizer.token_to_id(PROMPT)
-        if self._prompt is None:
+        if (prompt := tokenizer.token_to_id(PROMPT)) is None:
             raise LoadError(f"{files.directory}: tokenizer.json has no token {PROMPT}", "corrupt")
+        self._prompt = prompt
 
     def frame(self, part: Part) -> ReadingPrompt:
         """Return the tokens of language and task, then those of the prompt.
