@@ -12,7 +12,21 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_triton.client.door import GRPC_PORT
-from sie_triton.doors import chat, embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei, vllm
+from sie_triton.doors import (
+    chat,
+    embed,
+    health,
+    metrics,
+    models,
+    openai,
+    openapi,
+    rerank,
+    sie,
+    speech,
+    status_page,
+    tei,
+    vllm,
+)
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.request_log import MAX_URL
@@ -32,6 +46,7 @@ DIALECTS: Sequence[Routes] = (
     models.routes,
     openai.routes,
     chat.routes,
+    speech.routes,
     rerank.routes,
     embed.routes,
     tei.routes,
