@@ -1,7 +1,8 @@
 """ASGI application of a door: one table with the routes of all dialects. Each dialect has its own module."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -27,12 +28,15 @@ from sie_triton.doors import (
     tei,
     vllm,
 )
+from sie_triton.doors.batches import files
+from sie_triton.doors.batches import routes as batches
+from sie_triton.doors.batches.runner import BatchRunner
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.request_log import MAX_URL
 from sie_triton.settings import words
 
-METHODS = ("GET", "POST")
+METHODS = ("GET", "POST", "DELETE")
 
 # Release of SIE's own server whose protocol the door speaks. SIE's SDKs compare it with their own version, and warn of
 # every server with another minor version.
@@ -51,6 +55,8 @@ DIALECTS: Sequence[Routes] = (
     embed.routes,
     tei.routes,
     vllm.routes,
+    files.routes,
+    batches.routes,
     health.routes,
     metrics.routes,
     status_page.routes,
@@ -64,7 +70,12 @@ def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         async with door.backend:
+            runner = asyncio.create_task(BatchRunner(door).run()) if door.backend.is_beside_server else None
             yield
+            if runner is not None:
+                runner.cancel()
+                with suppress(asyncio.CancelledError):
+                    await runner
         await door.close()
 
     door.routes = [route for dialect in (*DIALECTS, *more) for route in dialect(door)]
@@ -97,7 +108,15 @@ def likely_path(routes: Sequence[BaseRoute], scope: Scope) -> str:
     return ""
 
 
-def answering(app: ASGIApp, grpc_port: int = 0) -> ASGIApp:
+def methods_of(router: Router, scope: Scope) -> set[str]:
+    """Return the methods of all routes of a path; Starlette knows those of the first."""
+    routes = [
+        route for route in router.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE
+    ]
+    return {method for route in routes for method in route.methods or ()}
+
+
+def answering(app: Router, grpc_port: int = 0) -> ASGIApp:
     """Return middleware that adds headers to each response, and gives 405 the shape of other failures.
 
     The headers are versions, and Triton's gRPC port if clients can reach it.
@@ -122,7 +141,7 @@ def answering(app: ASGIApp, grpc_port: int = 0) -> ASGIApp:
             await app(scope, receive, send_with)
         except HTTPException as exc:
             message = f"{scope['method']} {scope['path'][:200]}: {exc.detail}"
-            failure = Failure("method", message, headers=exc.headers)
+            failure = Failure("method", message, headers={"Allow": ", ".join(sorted(methods_of(app, scope)))})
             await failure_response(failure)(scope, receive, send_with)
 
     return answer

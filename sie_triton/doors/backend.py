@@ -18,6 +18,7 @@ from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.contract.names import split_profile
 from sie_triton.errors import DeadlinePassed, SIEError
+from sie_triton.records.calls import BULK
 
 # Maximum number of concurrent requests to Triton that one large request is split into.
 MAX_CONCURRENCY = 16
@@ -34,6 +35,9 @@ forwarded: ContextVar[Mapping[str, str]] = ContextVar("forwarded", default=Mappi
 
 # The tenant of that request, by its token; empty without tokens.
 tenant: ContextVar[str] = ContextVar("tenant", default="")
+
+# Whether that request gives way to all others, as those of a batch do.
+bulk: ContextVar[bool] = ContextVar("bulk", default=False)
 
 # What the client of that request wishes of a cluster, by its headers.
 wishes: ContextVar[Mapping[str, str]] = ContextVar("wishes", default=MappingProxyType({}))
@@ -114,7 +118,8 @@ class Backend(ABC):
     @asynccontextmanager
     async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Give the parameters of a request, and those that name its client's request."""
-        yield {**_without_none(parameters), **forwarded.get()}
+        given = {**_without_none(parameters), **forwarded.get()}
+        yield given | {BULK: True} if bulk.get() else given
 
     async def capacity(self) -> Mapping[str, Any] | None:
         """Return the capacity of a cluster in the format of SIE's clients; None for one server."""

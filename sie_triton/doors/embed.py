@@ -12,11 +12,10 @@ from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract import TRUNCATION_SIDE
-from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors.endpoint import Answer, Door, DoorRequest
 from sie_triton.doors.fields import Body, Count, Ignored, Items, ModelName
-from sie_triton.doors.items import item_in
+from sie_triton.doors.items import content_in, item_in
 from sie_triton.doors.json_dialects import answered, cut_by, items_of
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import as_base64
@@ -30,8 +29,6 @@ from sie_triton.errors import InputError
 DTYPES = {"float": "float32", "base64": "float32", "binary": "ubinary"}
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
-
-CONTENT = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
 
 class Embed(Body):
@@ -66,7 +63,7 @@ class Embed(Body):
         if self.images:
             return "images", [item_in({IMAGE.name: image}, f"images[{i}]") for i, image in enumerate(self.images)]
         if self.inputs:
-            return "inputs", [_item(each, f"inputs[{i}]") for i, each in enumerate(self.inputs)]
+            return "inputs", [content_in(each, f"inputs[{i}]") for i, each in enumerate(self.inputs)]
         return "texts", items_of(self.texts or [])
 
     def translated(self) -> dict[str, Any]:
@@ -127,29 +124,6 @@ async def _encoded(request: DoorRequest, wanted: Embed, parameters: Mapping[str,
     door, (_, items) = request.door, wanted.content
     async with Explaining(door, wanted.model, "encode", items, DENSE.name):
         return await door.backend.encode(wanted.model, items, request.seconds, parameters)
-
-
-def _item(given: Any, name: str) -> dict[str, Any]:
-    content = given.get("content") if isinstance(given, Mapping) else None
-    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
-        raise InputError.at(f"{name}.content", f"must be {CONTENT}")
-    _check_keys(given, name, "content")
-    item: dict[str, Any] = {}
-    for part in content:
-        kind, value = part.get("type"), part.get("text")
-        if kind == "image_url":
-            url = part.get("image_url")
-            kind, value = IMAGE.name, url.get("url") if isinstance(url, Mapping) else url
-        if kind not in (TEXT.name, IMAGE.name) or kind in item or not isinstance(value, str):
-            raise InputError.at(f"{name}.content", f"must be {CONTENT}")
-        _check_keys(part, f"{name}.content", "type", part["type"])
-        item[kind] = value
-    return item_in(item, name)
-
-
-def _check_keys(given: Mapping[Any, Any], name: str, *allowed: str) -> None:
-    for key in given.keys() - set(allowed):
-        raise InputError.at(f"{name}.{str(key)[:LONGEST_NAME]}", f"is not read here; allowed: {', '.join(allowed)}")
 
 
 def answer(version: str, wanted: Embed, results: Mapping[str, Sequence[EncodeResult]]) -> dict[str, Any]:

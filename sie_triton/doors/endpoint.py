@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -75,6 +76,7 @@ class Door:
         self.when_draining: Callable[[], Awaitable[None]] | None = None
         self.telemetry = settings.telemetry
         self.routes: Sequence[BaseRoute] = ()
+        self.batch_event = asyncio.Event()  # set when a batch is created or cancelled
         self._forwarder: Forwarder | None = None
 
     def forwarder(self) -> "Forwarder":
@@ -95,7 +97,8 @@ class Door:
 class DoorRequest:
     """Request for a handler. `path` holds the parameters of the route's path, `content` the decoded body of a POST.
 
-    `connection` is None in tests without one. `dialect` is that of its failures; None: that of the route.
+    `receive` is for a handler that reads the body itself. `connection` is None in tests without one. `dialect` is that
+    of its failures; None: that of the route.
     """
 
     __slots__ = (
@@ -110,6 +113,7 @@ class DoorRequest:
         "method",
         "path",
         "query_string",
+        "receive",
         "request_id",
         "trace",
         "url",
@@ -125,6 +129,7 @@ class DoorRequest:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.connection: Connection | None = scope.get(CONNECTION)
         self.content: Any = None
+        self.receive: Receive | None = None
         self.dialect: Dialect | None = None
         self.kind = JSON
         self.request_id = _checked_id(self.header(REQUEST_ID) or "")
@@ -235,7 +240,7 @@ class DoorEndpoint:
         self.route = ""
         self._door = door
         self._handler = handler
-        self._dialect = dialect
+        self.dialect = dialect
         self._is_open, self._is_admins = is_open, is_admins
         self._types = types
 
@@ -244,11 +249,11 @@ class DoorEndpoint:
         forwarded.set(request.identity())
         with self._door.memory.held() as held:
             try:
-                response = await self._answered(request, receive, held)
+                response = await self.with_failures(request, partial(self._answered, request, receive, held))
                 if response is not None:
                     held.take(len(response.body))
             except Failure as failure:
-                response = failure_response(failure, request.dialect or self._dialect)
+                response = failure_response(failure, request.dialect or self.dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
                 response.headers["X-SIE-Request-ID"] = request.request_id or request.trace_id
@@ -270,18 +275,23 @@ class DoorEndpoint:
 
     async def _answered(self, request: DoorRequest, receive: Receive, held: Held) -> Response | None:
         """Return the response; None if the client has disconnected."""
+        if self._is_admins:
+            self._door.trust.check_admin(request.headers)
+        elif self._is_open:
+            self._door.trust.check_browser(request.headers)
+        else:
+            self._door.trust.check(request.headers)
+            wishes.set({name: value for name in WISHES if (value := request.header(name))})
+            tenant.set(self._door.trust.tenant(request.headers.get(b"authorization")))
+        if request.method == "POST" and self._types:
+            await request.read(receive, self._types, held)
+        request.receive = receive
+        return await while_connected(request.connection, partial(self.response, request))
+
+    async def with_failures(self, request: DoorRequest, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Return the result of `act`, each of whose errors becomes a Failure."""
         try:
-            if self._is_admins:
-                self._door.trust.check_admin(request.headers)
-            elif self._is_open:
-                self._door.trust.check_browser(request.headers)
-            else:
-                self._door.trust.check(request.headers)
-                wishes.set({name: value for name in WISHES if (value := request.header(name))})
-                tenant.set(self._door.trust.tenant(request.headers.get(b"authorization")))
-            if request.method == "POST" and self._types:
-                await request.read(receive, self._types, held)
-            return await self._handled(request)
+            return await act()
         except NotServed as exc:
             raise failure_of(await self._door.served.with_reason(exc)) from exc
         except SIEError as exc:
@@ -293,19 +303,20 @@ class DoorEndpoint:
             message = f"the request failed with {type(exc).__name__}; the door's log has the details"
             raise Failure("fault", message) from exc
 
-    async def _handled(self, request: DoorRequest) -> Response | None:
-        """Call the handler, and cancel it when the client disconnects."""
-
-        async def handled() -> Response:
-            answer = await self._handler(request)
-            return await answer.response() if isinstance(answer, Answer) else answer
-
-        return await while_connected(request.connection, handled)
+    async def response(self, request: DoorRequest) -> Response:
+        """Return the handler's response to a request that has been read."""
+        answer = await self._handler(request)
+        return await answer.response() if isinstance(answer, Answer) else answer
 
 
 def get(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
     """Return the route of a GET; /openapi.json names its operation `name`, by default the path."""
     return Route(path, endpoint, methods=["GET"], name=name or path.strip("/"))
+
+
+def delete(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
+    """Return the route of a DELETE, as `get` does."""
+    return Route(path, endpoint, methods=["DELETE"], name=name or path.strip("/"))
 
 
 def post(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:

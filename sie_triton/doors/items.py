@@ -10,15 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, ENTITIES, IMAGE, TEXT
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_count, whole
 from sie_triton.doors.places import ENCODE, FILE_KEYS, ID, IMAGES, ITEM_KEYS, METADATA, SOUND_KEYS, VIDEO, Places
+from sie_triton.errors import InputError
 
 # Kinds of input that are files, with the fields of their objects.
 MEDIA = {IMAGE.name: FILE_KEYS, AUDIO.name: SOUND_KEYS, DOCUMENT.name: FILE_KEYS}
 
 FILE = 'give {"data": …}: bytes in msgpack, base64 in JSON'
+
+CONTENT = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
 
 def items_in(found: Mapping[str, Any], max_items: int, places: Places = ENCODE) -> list[dict[str, Any]]:
@@ -51,6 +55,30 @@ def item_in(item: Any, name: str, places: Places = ENCODE) -> dict[str, Any]:
     if not read.keys() - {ID}:
         raise invalid(name, f"must have {', '.join((TEXT.name, IMAGES, AUDIO.name))} or {DOCUMENT.name}")
     return read
+
+
+def content_in(given: Any, name: str, *beside: str) -> dict[str, Any]:
+    """Return the item that the parts of an object's `content` make; InputError for fields but those `beside` it."""
+    content = given.get("content") if isinstance(given, Mapping) else None
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        raise InputError.at(f"{name}.content", f"must be {CONTENT}")
+    _check_keys(given, name, "content", *beside)
+    item: dict[str, Any] = {}
+    for part in content:
+        kind, value = part.get("type"), part.get("text")
+        if kind == "image_url":
+            url = part.get("image_url")
+            kind, value = IMAGE.name, url.get("url") if isinstance(url, Mapping) else url
+        if kind not in (TEXT.name, IMAGE.name) or kind in item or not isinstance(value, str):
+            raise InputError.at(f"{name}.content", f"must be {CONTENT}")
+        _check_keys(part, f"{name}.content", "type", part["type"])
+        item[kind] = value
+    return item_in(item, name)
+
+
+def _check_keys(given: Mapping[Any, Any], name: str, *allowed: str) -> None:
+    for key in given.keys() - set(allowed):
+        raise InputError.at(f"{name}.{str(key)[:LONGEST_NAME]}", f"is not read here; allowed: {', '.join(allowed)}")
 
 
 def entities_in(item: Any, name: str) -> list[Any]:

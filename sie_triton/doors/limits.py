@@ -6,10 +6,37 @@ from sie_triton.http.limits import ConnectionLimits
 
 
 @dataclass(frozen=True)
+class BatchLimits:
+    """Limits of files and batches; numbers of files and batches are those of one token."""
+
+    file_bytes: int = 200 * 1024**2  # of an upload with its form
+    num_files: int = 1000
+    num_batches: int = 1000
+    num_requests: int = 50_000  # of a batch
+    line_bytes: int = 16 * 1024**2
+    num_errors: int = 100  # of a file that are named
+    lifetime_s: int = 30 * 86400  # of files and of the records of batches
+    completion_s: int = 86400
+
+    # The process that runs batches.
+    poll_s: float = 1.0
+    sweep_s: float = 60.0
+    num_running: int = 4  # batches at a time
+    num_calls: int = 4  # of Triton at a time, for all batches
+    gather_s: float = 0.02
+    num_windows: int = 3  # consecutive parts of a batch in progress; the answers to their requests are in memory
+    window_requests: int = 256
+    window_bytes: int = 4 * 1024**2
+    num_tries: int = 10  # of a request that fails because the server is away; a busy server is asked until the deadline
+    max_pause_s: float = 60.0  # between two tries
+
+
+@dataclass(frozen=True)
 class DoorLimits:
     """Limits of a door, for all its clients."""
 
     connection: ConnectionLimits = ConnectionLimits()
+    batch: BatchLimits = BatchLimits()
     drain_timeout_s: int = 7  # of the requests in progress, after SIGTERM
 
     # Bodies. A timeout is extended by one second for every `body_bytes_per_s` bytes received.

@@ -15,6 +15,7 @@ from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Ignored, ModelName, Overflowing, Texts
+from sie_triton.doors.items import content_in
 from sie_triton.doors.json_dialects import answered, items_of
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openapi_dialects import TEXTS, USAGE, Operation
@@ -47,11 +48,17 @@ TextsNotIds = Annotated[
 ]
 
 
+OneMessage = Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1)]
+
+
 class Embeddings(Overflowing):
     """Body of an embeddings request."""
 
     model: ModelName
-    input: TextsNotIds
+    input: TextsNotIds | None = None
+    messages: OneMessage | None = Field(
+        None, description="in place of input, vLLM's form: one message of a user, whose text and image get one vector"
+    )
     encoding_format: Literal["float", "base64"] | None = None
     user: Ignored = None
     task: Literal["retrieval.query", "retrieval.passage"] | None = Field(
@@ -60,6 +67,24 @@ class Embeddings(Overflowing):
 
     def translated(self) -> dict[str, Any]:
         return {"is_query": self.task and self.task == "retrieval.query"}
+
+    @property
+    def given(self) -> str:
+        """Name of the field with the items; InputError unless there is one."""
+        if (self.input is None) is (self.messages is None):
+            raise InputError.at("input", "give input, or messages, and not both")
+        return "input" if self.messages is None else "messages"
+
+    def items(self) -> list[dict[str, Any]]:
+        """Return items for the backend; InputError names an invalid message."""
+        if self.given == "input":
+            return items_of(self.input or [])
+        (message,) = self.messages or []
+        if message.get("role") != "user":
+            raise InputError.at("messages[0].role", "must be user")
+        if isinstance(message.get("content"), str):
+            message = {**message, "content": [{"type": "text", "text": message["content"]}]}
+        return [content_in(message, "messages[0]", "role")]
 
 
 VECTOR = any_of(NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"})
@@ -85,13 +110,13 @@ def routes(door: Door) -> list[Route]:
 async def embeddings(request: DoorRequest) -> Answer:
     wanted = Embeddings.of(request)
     results = await _encoded(request, wanted)
-    wanted.check_lengths(results, "input")
+    wanted.check_lengths(results, wanted.given)
     is_base64 = wanted.encoding_format == "base64"
     return answered(request, answer(wanted.model, results, is_base64), timing_of(results))
 
 
 async def _encoded(request: DoorRequest, wanted: Embeddings) -> list[EncodeResult]:
-    door, items = request.door, items_of(wanted.input)
+    door, items = request.door, wanted.items()
     parameters = wanted.options() | {"output_types": DENSE.name}
     async with Explaining(door, wanted.model, "encode", items, DENSE.name):
         return await door.backend.encode(wanted.model, items, request.seconds, parameters)

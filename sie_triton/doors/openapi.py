@@ -30,7 +30,7 @@ STATUSES = {
     "400": "the request is invalid, or this model does not support it; the message names the field",
     "401": "the bearer token is missing or wrong",
     "403": "the Origin or the Host of the request is not allowed",
-    "404": "the model is not served",
+    "404": "the model is not served, or there is no such file or batch",
     "408": "the body arrived too slowly",
     "413": "the body is too large",
     "415": "the body has an unsupported Content-Type, or is compressed",
@@ -88,7 +88,7 @@ def paths(routes: Iterable[BaseRoute], specs: Sequence[ModelSpec]) -> dict[str, 
         endpoint = getattr(route, "endpoint", None)
         if isinstance(route, Route) and isinstance(endpoint, DoorEndpoint) and endpoint.document is not None:
             operation = {"operationId": route.name, **endpoint.document(specs)}
-            method = "post" if "POST" in (route.methods or ()) else "get"
+            method = next(iter((route.methods or {"GET"}) - {"HEAD"})).lower()
             found.setdefault(route.path_format, {})[method] = operation
     return found
 
@@ -100,10 +100,14 @@ def operation(
     parameters: Sequence[Any] = (),
     error: Mapping[str, Any] | None = None,
     types: Sequence[str] = (JSON,),
+    more: Sequence[str] = (),
 ) -> Document:
-    """Return the document of a route without a body; `answer` and `error` are JSON schemas, `types` the answer's."""
+    """Return the document of a route without a body; `answer` and `error` are JSON schemas, `types` the answer's.
+
+    `more` are statuses besides those of all routes.
+    """
     made = {"summary": summary, "parameters": list(parameters)}
-    failed = failures("401", "403", "404", "500", "503", schema=error)
+    failed = failures("401", "403", "404", "500", "503", *more, schema=error)
     return lambda specs: made | {"responses": responses(answer, types) | failed}
 
 

@@ -56,15 +56,21 @@ class Operation(NamedTuple):
 
     def _schema(self, max_items: int, models: Sequence[ModelSpec], other: str) -> Schema:
         """Return the body's schema with the models' request parameters, without OURS and `other`."""
-        made = self.body.model_json_schema(schema_generator=Plain)
-        properties = _complete(made["properties"], made.get("$defs", {}), max_items)
-        given = {name: properties[name] for name in made["required"]} | properties
+        given, required = fields_of(self.body, max_items)
         if self.body.model_config.get("extra") == "forbid":
-            return closed(given, *made["required"])
+            return closed(given, *required)
         taken = parameters(models_of(models), VERBS[self.what])
         renamed = {name: taken[same] for name, same in RENAMED.items() if name in given and same in taken}
         taken = {name: schema for name, schema in taken.items() if name not in (*OURS, other, *self.body.fixed)}
-        return closed(given | taken | given | renamed, *made["required"])
+        return closed(given | taken | given | renamed, *required)
+
+
+def fields_of(body: type[Body], max_items: int) -> tuple[Schema, Sequence[str]]:
+    """Return the schemas of a body's declared fields, those that it must have first, and the names of those."""
+    made = body.model_json_schema(schema_generator=Plain)
+    properties = _complete(made["properties"], made.get("$defs", {}), max_items)
+    required: Sequence[str] = made["required"]
+    return {name: properties[name] for name in required} | properties, required
 
 
 def _complete(schema: Any, parts: Schema, max_items: int) -> Any:

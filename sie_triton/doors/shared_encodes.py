@@ -3,8 +3,10 @@
 A request costs Triton's three steps about as much CPU time as the forward pass of a short text.
 """
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
 
 from sie_triton.client.calls import names_item
 from sie_triton.client.items import IDENTITY
@@ -64,14 +66,23 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
         encode: Callable[..., Awaitable[list[EncodeResult]]],
         max_waiting: int,
         limits: DoorLimits = DoorLimits(),
+        gather_s: float = 0.0,
     ) -> None:
         super().__init__(
+            gather_s=lambda: gather_s,
             max_calls=limits.num_shared_calls,
             max_requests=limits.num_shared_texts,
             max_waiting=max_waiting,
             max_wait_s=limits.shared_wait_s,
         )
         self._encode, self._limits, self._grace_s = encode, limits, limits.shared_grace_s
+
+    @classmethod
+    def of_batches(cls, encode: Callable[..., Awaitable[list[EncodeResult]]], limits: DoorLimits) -> Self:
+        """Return those of batches, whose calls wait a moment for texts of any length, and become large."""
+        batch, any_length = limits.batch, sys.maxsize
+        large = replace(limits, num_shared_texts=batch.window_requests, shared_text_length=any_length)
+        return cls(encode, sys.maxsize, large, batch.gather_s)
 
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]

@@ -5,7 +5,7 @@ import json
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from http.client import HTTPException
 from time import monotonic
 from typing import Any
@@ -18,7 +18,7 @@ from sie_triton.client.failures import StageDied
 from sie_triton.client.known import ControllerAddress
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult
-from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, Items, States
+from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, Items, States, bulk
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import hold
 from sie_triton.doors.shared_encodes import SharedEncodes
@@ -69,6 +69,8 @@ class TritonBackend(Backend):
         self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
         self._encodes = SharedEncodes(super().encode, settings.runtime.request_limit, limits)
+        self._bulk_encodes = SharedEncodes.of_batches(self._encode_in_bulk, limits)
+        self._bulk_places = asyncio.Semaphore(limits.batch.num_calls)
 
     async def __aenter__(self) -> "TritonBackend":
         self._calls = CallBook(self._status_dir)
@@ -103,19 +105,25 @@ class TritonBackend(Backend):
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
-        return await self._encodes.encode(model, items, seconds, parameters)
+        encodes = self._bulk_encodes if bulk.get() else self._encodes
+        return await encodes.encode(model, items, seconds, parameters)
+
+    async def _encode_in_bulk(self, *given: Any) -> list[EncodeResult]:
+        bulk.set(True)  # a shared call has a context of its own
+        return await super().encode(*given)
 
     @asynccontextmanager
     async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Give the parameters of a request. StageDied if a stage has died with it."""
         assert self._calls is not None
         call = self._calls.call()
-        with call as token:
-            try:
-                async with unless_lost(call), super()._call(parameters) as given:
-                    yield {**given, **token}
-            except CallLost as exc:
-                raise StageDied(str(exc)) from exc
+        async with self._bulk_places if bulk.get() else nullcontext():
+            with call as token:
+                try:
+                    async with unless_lost(call), super()._call(parameters) as given:
+                        yield {**given, **token}
+                except CallLost as exc:
+                    raise StageDied(str(exc)) from exc
 
     def metric_parts(self) -> Mapping[str, urllib.request.Request]:
         triton_metrics = f"http://{self._settings.inner_host}:{self._settings.metrics_port}/metrics"

@@ -32,6 +32,9 @@ from sie_triton.system.processes.pids import ProcessId, is_alive
 # Request parameter that carries the token of a call.
 CALL = "sie_call"
 
+# Request parameter of a call that gives way to all others, however small it is.
+BULK = "sie_bulk"
+
 # Maximum number of calls of one door process that can be cancelled, or found lost; further ones run to their deadline.
 NUM_PLACES = 4096
 

@@ -31,6 +31,12 @@ class DoorSettings(BaseModel):
         description=f"memory limit of the requests in progress in each process of the door, {IN_BYTES}; beyond it a "
         "request gets 503, or 429 on routes other than SIE's",
     )
+    door_max_file_bytes: Bytes = Field(
+        16 * 1024**3,
+        ge=0,
+        description=f"maximum size of all files of /v1/files in data_dir, {IN_BYTES}, of which each token has an equal "
+        "share; beyond it uploads are refused, and batches end; 0: no files",
+    )
     door_max_connections: int = Field(
         2048,
         ge=1,

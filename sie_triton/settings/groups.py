@@ -27,7 +27,7 @@ GROUPS: Mapping[str, str] = {
     "Logs and traces": "log_json log_requests log_slow_ms tracing_enabled instrumentation",
     "The door": (
         "door door_workers door_timeout_s door_max_body_bytes door_max_items door_max_memory_bytes "
-        "door_max_connections door_allowed_hosts door_cors_origins door_tei_model"
+        "door_max_file_bytes door_max_connections door_allowed_hosts door_cors_origins door_tei_model"
     ),
     "Tokens": "auth_mode auth_tokens admin_token",
     "A cluster": (

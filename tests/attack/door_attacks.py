@@ -44,7 +44,8 @@ def fields_of(port: int) -> Mapping[str, Sequence[str]]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=PATIENCE_S) as answer:
         paths = json.load(answer)["paths"]
     posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods and "{" not in path}
-    return {path: [*post["requestBody"]["content"][JSON]["schema"]["properties"]] for path, post in posts.items()}
+    bodies = {path: post["requestBody"]["content"] for path, post in posts.items()}
+    return {path: [*body[JSON]["schema"]["properties"]] for path, body in bodies.items() if JSON in body}
 
 
 def odd_body(rng, fields):
@@ -241,6 +242,26 @@ def pages(rng: random.Random, served: Served) -> str:
     )
 
 
+def batches(rng: random.Random, served: Served) -> str:
+    """Upload lines of any kind, and run them, or not, before the file is deleted."""
+    line = b'{"custom_id": "%d", "method": "POST", "url": "/v1/embeddings", "body": %b}\n'
+    lines = [
+        line % (rng.randrange(9), odd_body(rng, ("model", "input", "dimensions"))) for _ in range(rng.randrange(9))
+    ]
+    content = rng.choice([b"".join(lines), rng.randbytes(SMALL), b"\n" * LARGE, b"[" * LARGE])
+    form = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+    parts = [form % (b"file", b'; filename="f"', content), form % (b"purpose", b"", b"batch"), rng.randbytes(9)]
+    body = b"".join(rng.sample(parts, rng.choice([2, 2, 3]))) + rng.choice([b"--b--\r\n", b""])
+    answer = asked(served, "/v1/files", body, Content_Type="multipart/form-data; boundary=b")
+    if answer.startswith("200"):
+        id = json.loads(answer.partition(" ")[2])["id"]
+        wanted = {"input_file_id": id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        asked(served, "/v1/batches", json.dumps(wanted).encode(), Content_Type=JSON)
+        asked(served, f"/v1/files/{id}", b"", method="DELETE")
+    return answer
+
+
 DOOR_ATTACKS: list[Attack | Callable[[random.Random, Served], str]] = [
-    *[dialects, own_routes, parameters, bodies, rank_fields, long_text, files, slow_pdf, gone, half_a_request, pages]
+    *[dialects, own_routes, parameters, bodies, rank_fields, long_text, files, slow_pdf, gone, half_a_request, pages],
+    batches,
 ]

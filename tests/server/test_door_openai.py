@@ -1,11 +1,14 @@
 """The `openai` package at the door, before a real server."""
 
+import base64
+
 import numpy as np
 import openai
 import pytest
 
 from sie_triton import SIEClient
-from tests.conftest import BGE_M3, MINILM, SPLADE
+from tests.conftest import BGE_M3, CLIP, MINILM, SPLADE
+from tests.support.pictures import pictures
 
 TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇.", "hello again " * 200]
 
@@ -51,6 +54,21 @@ def test_profiles_and_extra_parameters_are_honoured(client, ours):
     assert np.array_equal(vectors(by_name)[0], expected)
     assert np.array_equal(vectors(by_body)[0], expected)
     assert not np.array_equal(vectors(client.embeddings.create(model=BGE_M3, input="roses"))[0], expected)
+
+
+def test_a_message_has_the_vector_of_its_item_and_both_parts_need_a_model_that_reads_both(client, ours):
+    image, text = pictures()[0], {"type": "text", "text": "roses"}
+    url = "data:image/png;base64," + base64.b64encode(image).decode()
+    picture = {"type": "image_url", "image_url": {"url": url}}
+
+    def vector(*parts):
+        body = {"model": CLIP, "messages": [{"role": "user", "content": parts}]}
+        return client.post("/embeddings", body=body, cast_to=object)["data"][0]["embedding"]
+
+    for part, item in ((text, "roses"), (picture, {"image": image})):
+        np.testing.assert_allclose(vector(part), ours.encode(CLIP, item)["dense"], atol=1e-5)
+    with pytest.raises(openai.BadRequestError):
+        vector(text, picture)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_watchers_get_the_status_periodically(door):
     assert code == 1000
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 20
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

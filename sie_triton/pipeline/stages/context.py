@@ -17,7 +17,7 @@ from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
 from sie_triton.contract.spec import Profile
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.request import Origin, Request
-from sie_triton.records.calls import CALL
+from sie_triton.records.calls import BULK, CALL
 from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT, identity, is_identity
 from sie_triton.system.telemetry.spans import spans
 from sie_triton.system.telemetry.trace import Trace
@@ -31,7 +31,7 @@ class Context:
     call, see records.calls; it may be empty. `num_items`: number of items, where each page of a PDF, and each chunk of
     a text, counts as one. `pages`: for each item sent, the page numbers that were read, none if it is not a PDF; empty
     if no item is a PDF. `chunks`: item sent, start and end of each chunk, and first and last token if the text is read
-    whole; empty if the request does not split texts.
+    whole; empty if the request does not split texts. `is_bulk`: the client asks that the request give way to others.
     `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the wait while it was busy with other
     work, `batch_wait_ns` the wait while it was idle, `loading_ns` the wait while the model was loaded. `truncated`:
     indices of the items of which the model reads only the beginning.
@@ -54,6 +54,7 @@ class Context:
     pages: list[list[int]] = field(default_factory=list)
     truncated: list[int] = field(default_factory=list)
     chunks: list[list[int]] = field(default_factory=list)
+    is_bulk: bool = False
 
     @property
     def origin(self) -> Origin:
@@ -90,13 +91,17 @@ class Contexts:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
         given: dict[str, Any] = {}
         if parameters := request.parameters:
-            sent = {name: value for name, value in parameters.items() if name != CALL and not is_identity(name)}
+            sent = {
+                name: value for name, value in parameters.items() if name not in (BULK, CALL) and not is_identity(name)
+            }
             given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(request.arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        return Context(verb, options, id, trace, token_of(request), 0, request.arrived_ns, deadline), given
+        is_bulk = bool(request.parameters.get(BULK))
+        arrived_ns, call = request.arrived_ns, token_of(request)
+        return Context(verb, options, id, trace, call, 0, arrived_ns, deadline, is_bulk=is_bulk), given
 
 
 def token_of(request: Request) -> str:

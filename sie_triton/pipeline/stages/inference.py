@@ -123,7 +123,8 @@ class Inference(ColdStage[WorkerHandle]):
         except Exception as exc:
             request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
             return None
-        job.is_bulk = job.num_items > 1 and sum(job.costs) > self._budget_of_lanes
+        is_large = job.num_items > 1 and sum(job.costs) > self._budget_of_lanes
+        job.is_bulk = is_large or job.context.is_bulk
         if job.deadline_ns <= now_ns:
             self.status.add(num_expired=1)
             request.answer(expired())

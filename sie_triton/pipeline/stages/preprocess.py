@@ -69,7 +69,7 @@ class ReadRequest:
 
     def is_small(self, processor: Processor) -> bool:
         """Return True if Triton's thread makes the features at once."""
-        if self.chunking is not None or is_bulk(self.parts):
+        if self.chunking is not None or self.context.is_bulk or is_bulk(self.parts):
             return False
         return not (processor.prepares and takes_long(processor, self.parts))
 

@@ -43,7 +43,10 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
         {"model": "org/bge-m3:other", "input": "x", "profile": "other"},
         {"model": "org/clip", "input": [[1, 2], [3]]},
     ),
-    "/embeddings": ({"model": "org/bge-m3", "input": "x", "overflow_policy": "error"},),
+    "/embeddings": (
+        {"model": "org/bge-m3", "input": "x", "overflow_policy": "error"},
+        {"model": "org/clip", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": IMAGE}]}]},
+    ),
     "/v1/chat/completions": ({"model": "org/bge-m3", "messages": [{"role": "user", "content": "x"}], "stream": True},),
     "/v1/completions": ({"model": "org/x", "prompt": "x"},),
     "/v1/responses": ({"model": "org/x", "input": "x"},),
@@ -60,6 +63,11 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
         },
     ),
     "/v1/audio/translations": ({"model": "org/gliner", "file": b"ID3"},),
+    "/v1/batches": (
+        {"input_file_id": "file-" + "0" * 32, "endpoint": "/v1/embeddings", "completion_window": "24h"},
+        {"input_file_id": "x", "endpoint": "/v1/rerank", "completion_window": "24h", "metadata": {"a": "b"}},
+    ),
+    "/v1/batches/{}/cancel": ({},),
     "/v1/rerank": (
         {"model": "org/cross-encoder", "query": "q", "documents": TEXTS, "top_n": 1, "return_documents": True},
         {"model": "org/bge-m3", "query": "q", "documents": [{"text": "a", "b": "c"}], "rank_fields": ["b", "text"]},
@@ -107,13 +115,21 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
         {"model": "org/bge-m3", "input": "x", "embed_dtype": "float32", "endianness": "little", "dimensions": 8},
     ),
 }
+FORM = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\nContent-Type: text/plain\r\n\r\n%b\r\n'
+PURPOSE, UPLOADED = FORM % (b"purpose", b"", b"batch"), FORM % (b"file", b'; filename="f.jsonl"', b'{"custom_id": "1"}')
+
+# Bodies of /v1/files.
+FORMS = (PURPOSE + UPLOADED + b"--b--\r\n", UPLOADED + PURPOSE + b"--b--\r\n", PURPOSE + FORM % (b"x", b"", b"y"))
+
 GOT = (
+    *("/v1/files", "/v1/files?limit=1&order=asc", "/v1/files/{}", "/v1/files/{}/content", "/v1/batches?after={}"),
+    *("/v1/batches", "/v1/batches/{}", "/v1/files?purpose=batch&limit=%ff", "/v1/batches?limit=-1"),
     *("/", "/v1/models", "/v1/models/{}", "/healthz", "/readyz", "/health", "/status", "/metrics", "/openapi.json"),
     *("/docs", "/info", "/page/main.js", "/page/..%2Fapp.py", "/ws/status", "/nowhere", "/v1/encode/{}", "//", "/v1/"),
 )
 
-FORM = (b"multipart/form-data; boundary=x",)
 JSON, MSGPACK = (b"application/json",), (b"application/msgpack", b"application/x-msgpack")
+MULTIPART = (b"multipart/form-data; boundary=b", b"multipart/form-data", b'multipart/form-data; boundary="', b"\xff")
 HEADERS: Mapping[str, tuple[bytes, ...]] = {
     "content-type": (*JSON, *MSGPACK, b"text/plain", b"", b";", b"\xff"),
     "accept": (*JSON, *MSGPACK, b"*/*", b"text/html", b"json, msgpack;q=nan", b"\xff", b"," * 999),
@@ -139,7 +155,7 @@ def door(directory: Path) -> Iterator[Target]:
     with pipelines(saved_models(directory), directory, *names) as models, asyncio.Runner() as runner:
         door = runner.run(_door(settings, models))
         app, open_door = application(door), door.backend
-        assert POSTED.keys() == posts_of(door), "each route that is posted to needs bodies here"
+        assert POSTED.keys() == {*posts_of(door)} - {"/v1/files"}, "each route that is posted to needs bodies here"
         settings.status_dir.mkdir(parents=True)
         for each in models.values():
             publish_tokenizer(settings.status_dir, each.spec, Path(each.spec.weights))
@@ -157,7 +173,7 @@ def door(directory: Path) -> Iterator[Target]:
 def posts_of(door: Door) -> set[str]:
     """Return the paths of all routes that are posted to, as in POSTED."""
     posts = [route.path for route in door.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
-    return {path.replace("{model:path}", "{}") for path in posts}
+    return {path.replace("{model:path}", "{}").replace("{batch_id}", "{}") for path in posts}
 
 
 async def _door(settings: Any, models: Any) -> Door:
@@ -172,8 +188,8 @@ def requests() -> SearchStrategy[Request]:
     posts = []
     for path, bodies in POSTED.items():
         if path.startswith("/v1/audio/"):
-            forms = [to_form(body) for body in bodies]
-            kinds = st.tuples(st.one_of(one(forms), damaged(forms)), one(FORM))
+            written = [to_form(body) for body in bodies]
+            kinds = st.tuples(st.one_of(one(written), damaged(written)), one((MULTIPART[0], *MULTIPART)))
             posts.append(st.builds(_post, one(NAMES), kinds, few, st.just(path)))
             continue
         as_json = st.tuples(changed(bodies).map(to_json), one(JSON))
@@ -182,6 +198,8 @@ def requests() -> SearchStrategy[Request]:
         as_msgpack = st.tuples(packed, one(MSGPACK[:1]))
         kinds = st.one_of(as_json, as_json, as_msgpack, broken) if "{}" in path else st.one_of(as_json, as_json, broken)
         posts.append(st.builds(_post, one(NAMES), kinds, few, st.just(path)))
+    forms = st.tuples(damaged(FORMS), one((MULTIPART[0], *MULTIPART)))
+    posts.append(st.builds(_post, one(NAMES), forms, few, st.just("/v1/files")))
     gets = st.builds(_get, one(("GET", "GET", "HEAD", "POST", "DELETE", "OPTIONS", "x")), one(GOT), one(NAMES), headers)
     return st.one_of(*posts, gets)
 

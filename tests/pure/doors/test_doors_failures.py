@@ -51,6 +51,16 @@ def test_a_message_is_one_line_and_names_the_field():
     assert (failure.message, failure.field) == ("items[0].text: must be a string", "items[0].text")
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/v1/embeddings", "POST"), ("/v1/files", "GET, HEAD, POST"), ("/v1/files/x", "DELETE, GET, HEAD")],
+)
+def test_the_answer_to_another_method_lists_all_of_the_path(path, allowed):
+    door, _ = door_of()
+    answer = knock(door, lambda client: client.put(path))
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+
+
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/encode/a", 405), ("POST", "/nowhere", 404)])
 def test_unknown_paths_and_methods_get_errors_of_the_same_shape(method, path, status):
     door, _ = door_of()

@@ -40,6 +40,49 @@ def test_token_ids_are_refused_with_the_way_out(ids):
         asked({"model": "m", "input": ids})
 
 
+TEXT_PART, IMAGE_PART = (
+    {"type": "text", "text": "roses"},
+    {"type": "image_url", "image_url": {"url": "data:;base64,YQ=="}},
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "item"),
+    [
+        ("roses", {"text": "roses"}),
+        ([TEXT_PART], {"text": "roses"}),
+        ([IMAGE_PART, TEXT_PART], {"text": "roses", "image": b"a"}),
+    ],
+)
+def test_the_parts_of_a_message_are_one_item(content, item):
+    wanted = asked({"model": "m", "messages": [{"role": "user", "content": content}]})
+    assert (wanted.items(), wanted.given, wanted.options()) == ([item], "messages", {})
+
+
+USER = {"role": "user", "content": [TEXT_PART]}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "input"),
+        ({"input": "x", "messages": [USER]}, "input"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}, USER]}, "messages"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"messages": [{**USER, "role": "system"}]}, "messages[0].role"),
+        ({"messages": [{**USER, "name": "x"}]}, "messages[0].name"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [TEXT_PART, TEXT_PART]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content"),
+    ],
+)
+def test_what_is_no_message_of_one_item_is_refused_by_name(body, field):
+    with pytest.raises(InputError) as caught:
+        asked({"model": "m", **body}).items()
+    assert caught.value.field == field
+
+
 def test_floats_and_usage():
     found = answer("m", RESULTS, is_base64=False)
     assert [each["index"] for each in found["data"]] == [0, 1]

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextvars import copy_context
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -137,6 +138,20 @@ async def test_a_call_has_at_most_so_many_texts(clients):
     assert call.texts == [str(i) for i in range(MAX_TEXTS)]
     await clients.triton.end(call)
     assert clients.triton.calls[-1].texts == [str(MAX_TEXTS + i) for i in range(3)]
+
+
+@runs
+async def test_those_of_batches_wait_for_others_and_take_texts_of_any_length(clients):
+    batch = replace(LIMITS.batch, gather_s=3600.0, window_requests=3)  # no test is so slow
+    clients.shared = SharedEncodes.of_batches(clients.triton.encode, replace(LIMITS, batch=batch))
+    long = "x" * (MAX_TEXT + 1)
+    tasks = [await clients.send(text) for text in ("a", long)]
+    assert clients.triton.calls == []
+    tasks.append(await clients.send("b"))
+    (call,) = clients.triton.calls
+    assert call.texts == ["a", long, "b"]
+    await clients.triton.end(call)
+    assert [task.result()[0]["dense"] for task in tasks] == ["a", long, "b"]
 
 
 DIFFERENT = [

@@ -47,7 +47,7 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
     if case.path in ("/v1/embed", "/v2/embed"):
         case.body |= {"texts": ["a"], "images": None, "inputs": None, "dimensions": None, "is_query": None}
     if case.path.endswith("/embeddings"):
-        case.body |= {"task": None}
+        case.body |= {"task": None, "input": case.body.get("input") or "a", "messages": None}
     if case.path.endswith("/rerank"):
         fit_documents(case.body)
     if case.path in ("/score", "/v1/score"):

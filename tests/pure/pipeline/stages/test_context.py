@@ -18,8 +18,14 @@ COUNTED |= {"num_items": 6, "arrived_ns": 7, "deadline_ns": 8, "ticket": 9}
 
 def test_every_field_comes_back_as_itself():
     options, pages = {"score_mode": "dense", "k": 0.5, "b": True}, [[], [1, 3]]
-    made = Context(SCORE, options, "an id", "a trace", "a call", **COUNTED, pages=pages, truncated=[0, 3])
+    made = Context(SCORE, options, "an id", "a trace", "a call", **COUNTED, pages=pages, truncated=[0, 3], is_bulk=True)
     assert Context.of(made.fields()) == made
+
+
+@pytest.mark.parametrize(("given", "is_bulk"), [({}, False), ({"sie_bulk": True}, True), ({"sie_bulk": False}, False)])
+def test_a_request_may_ask_to_give_way_to_others(given, is_bulk):
+    context, parameters = Contexts(MODEL).enter(FakeRequest(given), ENCODE)
+    assert (context.is_bulk, parameters) == (is_bulk, {})
 
 
 # --- what holds for a request

@@ -68,6 +68,15 @@ def test_a_long_item_alone_is_no_bulk_work(stage):
     assert stage.worker.batches == [30, 60, 40, 40, 40]
 
 
+@pytest.mark.parametrize("stage", [{"max_batch_cost": 50}], indirect=True)
+@pytest.mark.parametrize(("is_bulk", "order"), [(False, [30, 40, 35, 35]), (True, [30, 35, 40, 35])])
+def test_a_small_request_gives_way_if_it_asks_to(stage, is_bulk, order):
+    held(stage, tokens([7] * 40, fields={"is_bulk": is_bulk}), tokens([8] * 35), tokens([8] * 35))
+    stage.worker.may_go.set()
+    stage.close()
+    assert stage.worker.batches == order
+
+
 def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
     """`execute` defers the request, so that Triton can deliver the next batch."""
     stage.worker.is_alive = False
