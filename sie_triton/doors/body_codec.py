@@ -37,7 +37,6 @@ MEDIA_TYPES = {
     MSGPACK: MSGPACK,
     "application/x-msgpack": MSGPACK,
     "application/vnd.msgpack": MSGPACK,
-    MULTIPART: MULTIPART,
 }
 
 
@@ -48,7 +47,7 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
     ('application/json', 'application/msgpack', 'application/json')
     """
     name = (content_type or JSON).partition(";")[0].strip().lower()
-    kind = MEDIA_TYPES.get(name, "")
+    kind = MULTIPART if name == MULTIPART else MEDIA_TYPES.get(name, "")
     if kind not in allowed:
         raise Failure("media_type", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
     return kind

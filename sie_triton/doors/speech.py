@@ -54,7 +54,7 @@ def document(task: str, specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     schema, languages = Speech.model_json_schema(schema_generator=Plain), task == TASKS["transcriptions"]
     given = {name: each for name, each in schema["properties"].items() if name != "language" or languages}
     names = [spec.model for spec in specs if AUDIO.name in spec.inputs and "extract" in spec.tasks]
-    given["model"] |= {"enum": names} if names else {}
+    given["model"] |= {"enum": names} if names else {"pattern": r"^\w+/\w+$"}
     summary = f"{task.capitalize()} speech, in OpenAI's format."
     more: dict[str, Any] = {"read": [MULTIPART], "written": ["application/json", TEXT], "error": FAILURE}
     return posted(summary, closed(given, *schema["required"]), None, record(text=STRING), parameters=[TIMEOUT], **more)

@@ -1,5 +1,6 @@
 """OpenAI's forms with a sound → requests; results → its formats."""
 
+import asyncio
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.multipart import MAX_FIELDS, MAX_HEAD, read_form
 from sie_triton.errors import InputError
-from tests.support.doors import door_of, post
+from tests.support.doors import door_of, knock, post
 
 SOUND = b"RIFF\r\n--x\r\n\0\xff"
 PATH = "/v1/audio/transcriptions"
@@ -90,6 +91,23 @@ def test_errors_of_the_model_name_fields_of_the_form(place, field):
 def test_a_translation_has_no_language():
     answer, requests = asked("/v1/audio/translations", language="de")
     assert (answer.status_code, answer.json()["error"]["param"], requests) == (400, "language", [])
+
+
+def test_only_these_routes_are_documented_with_forms():
+    door, _ = door_of()
+
+    async def documented(client):
+        return await client.get("/openapi.json")
+
+    door.served.specs = lambda: asyncio.sleep(0, [])
+    paths = knock(door, documented).json()["paths"]
+    read = {
+        path: {*each["post"]["requestBody"]["content"]}
+        for path, each in paths.items()
+        if "post" in each and "requestBody" in each["post"]
+    }
+    assert {path for path, kinds in read.items() if "multipart/form-data" in kinds} >= {PATH}
+    assert "multipart/form-data" not in read["/v1/encode/{model}"]
 
 
 def test_other_bodies_are_refused():
