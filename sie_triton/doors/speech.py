@@ -52,7 +52,11 @@ def routes(door: Door) -> list[Route]:
 
 def document(task: str, specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     schema, languages = Speech.model_json_schema(schema_generator=Plain), task == TASKS["transcriptions"]
-    given = {name: each for name, each in schema["properties"].items() if name != "language" or languages}
+    # A form has no null.
+    plain = {name: {**each, **each.pop("anyOf", [{}])[0]} for name, each in schema["properties"].items()}
+    given = {name: {k: v for k, v in each.items() if k != "anyOf"} for name, each in plain.items()}
+    if not languages:
+        del given["language"]
     names = [spec.model for spec in specs if AUDIO.name in spec.inputs and "extract" in spec.tasks]
     given["model"] |= {"enum": names} if names else {"pattern": r"^\w+/\w+$"}
     summary = f"{task.capitalize()} speech, in OpenAI's format."
