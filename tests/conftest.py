@@ -107,6 +107,7 @@ CLIP = "test/clip"
 CLAP = "test/clap"
 FLORENCE2 = "test/florence2"
 PADDLE_OCR = "test/paddleocr-vl"
+WHISPER = "test/whisper"
 SHORT = {"max_new_tokens": 12}
 OWL = "test/owl"  # objects in images
 GLINER = "test/gliner"  # a sub-batch holds several pieces of a long text
@@ -168,6 +169,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     from tests.support.ocr import save_paddleocr_vl
     from tests.support.readers import save_florence2
     from tests.support.towers import save_clap, save_clip
+    from tests.support.whispers import save_whisper
 
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
@@ -185,6 +187,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     save_clap(root / "clap", minilm_directory)
     save_florence2(root / "florence2", minilm_directory)
     save_paddleocr_vl(root / "paddle", minilm_directory)
+    save_whisper(root / "whisper", minilm_directory)
     owl = save_owl(root / "owl", minilm_directory)
     classifier = save_classifier(root / "classifier", minilm_directory, labels=CLASSES)
     sparse, multivector = {"sparse": {"dim": 30522}}, {"multivector": {"dim": 32, "scales": True}}
@@ -210,6 +213,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(CLAP, root / "clap", "clap", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "audio")),
         model_file(FLORENCE2, root / "florence2", "florence2", {"extract": {}}, runtime=SHORT, inputs=("image",)),
         model_file(PADDLE_OCR, root / "paddle", "paddleocr_vl", {"extract": {}}, runtime=SHORT, inputs=("image",)),
+        model_file(WHISPER, root / "whisper", "whisper", {"extract": {}}, inputs=("audio",)),
         model_file(OWL, owl, "owlv2", {"extract": {}}, inputs=("image",), runtime={"score_threshold": 0.3}),
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
         model_file(CLASSIFIER, classifier, "sequence_classification", {"extract": {}}),
@@ -220,7 +224,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
     models = [TINY, MINILM, MINILM_512, MINILM_CLS, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER]
-    models += [CLIP, CLAP, FLORENCE2, OWL, PADDLE_OCR, CLASSIFIER]
+    models += [CLIP, CLAP, FLORENCE2, OWL, PADDLE_OCR, WHISPER, CLASSIFIER]
     assert write_repository(repository, settings, models, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
     with fork_servers(settings, ()), Server(settings, repository) as running:

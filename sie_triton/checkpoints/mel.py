@@ -9,6 +9,7 @@ from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
 CLASS = "ClapFeatureExtractor"
+WHISPER = "WhisperFeatureExtractor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,20 @@ class MelPlan:
         )
         plan.check(fields)
         return plan
+
+    @classmethod
+    def of_whisper(cls, directory: Path) -> "MelPlan":
+        """Read the settings of Whisper's feature extractor. Errors as in `read`."""
+        fields = processor_fields(directory, SOUNDS, WHISPER, (WHISPER,))
+        for key, value in {"dither": 0.0, "padding_value": 0.0, "padding_side": "right"}.items():
+            if fields.values.get(key, value) != value:
+                raise fields.unserved(f"{key} {shortened(fields.values[key])} cannot be served; it must be {value}")
+        rate = fields.integer("sampling_rate", least=1000, most=LIMITS.max_sampling_rate_hz)
+        window = rate * fields.integer("chunk_length", least=1, most=600)
+        frame = fields.integer("n_fft", least=16, most=1 << 16)
+        hop = fields.integer("hop_length", least=1, most=window)
+        bands = fields.integer("feature_size", least=1, most=1024)
+        return cls(rate, window, frame, hop, bands, 0.0, 8000.0, "pad", is_fused=False)
 
     def check(self, fields: Fields) -> None:
         """Raise LoadError if the numbers contradict each other."""

@@ -112,6 +112,16 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "truncation": "fusion",
         "padding": "repeatpad",
     },
+    "WhisperFeatureExtractor": {
+        "feature_size": 80,
+        "sampling_rate": 16_000,
+        "hop_length": 160,
+        "chunk_length": 30,
+        "n_fft": 400,
+        "padding_value": 0.0,
+        "dither": 0.0,
+        "return_attention_mask": False,
+    },
 }
 
 # Classes that resize, crop and scale an image without further steps of their own. A model that reads images of one size

@@ -13,7 +13,21 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_triton.client.door import GRPC_PORT
-from sie_triton.doors import chat, embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei, vllm
+from sie_triton.doors import (
+    chat,
+    embed,
+    health,
+    metrics,
+    models,
+    openai,
+    openapi,
+    rerank,
+    sie,
+    speech,
+    status_page,
+    tei,
+    vllm,
+)
 from sie_triton.doors.batches import files
 from sie_triton.doors.batches import routes as batches
 from sie_triton.doors.batches.runner import BatchRunner
@@ -36,6 +50,7 @@ DIALECTS: Sequence[Routes] = (
     models.routes,
     openai.routes,
     chat.routes,
+    speech.routes,
     rerank.routes,
     embed.routes,
     tei.routes,

@@ -1,4 +1,4 @@
-"""Bodies of requests and responses: JSON, and msgpack with arrays in the format of msgpack_numpy 0.4.8.
+"""Bodies of requests and responses: JSON, forms, and msgpack with arrays in the format of msgpack_numpy 0.4.8.
 
 msgpack_numpy itself is not used: it unpickles arrays of kind "O", which would execute code from clients.
 """
@@ -14,6 +14,7 @@ import orjson
 from sie_triton.doors.body_values import check_depth, json_values, msgpack_values
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.limits import DoorLimits
+from sie_triton.doors.multipart import MAX_FIELDS, MULTIPART, read_form
 
 Body = bytes | bytearray
 
@@ -40,13 +41,13 @@ MEDIA_TYPES = {
 
 
 def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK)) -> str:
-    """Return JSON or MSGPACK; JSON without a Content-Type. Failure 415 unless it is one of `allowed`.
+    """Return JSON, MSGPACK or MULTIPART; JSON without a Content-Type. Failure 415 unless it is one of `allowed`.
 
     >>> media_type(None), media_type("application/x-msgpack"), media_type("application/json; charset=utf-8")
     ('application/json', 'application/msgpack', 'application/json')
     """
     name = (content_type or JSON).partition(";")[0].strip().lower()
-    kind = MEDIA_TYPES.get(name, "")
+    kind = MULTIPART if name == MULTIPART else MEDIA_TYPES.get(name, "")
     if kind not in allowed:
         raise Failure("media_type", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
     return kind
@@ -54,12 +55,14 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
 
 def num_values(body: Body, kind: str, most: int = DoorLimits.num_values) -> int:
     """Return the number of values in a body of media type `kind`; Failure 413 beyond `most`."""
+    if kind == MULTIPART:
+        return MAX_FIELDS
     return msgpack_values(body, most) if kind == MSGPACK else json_values(body, most)
 
 
 def read(body: Body, kind: str) -> Any:
     """Decode a body of media type `kind` that `num_values` has accepted; Failure 400 if it is invalid."""
-    return read_msgpack(body) if kind == MSGPACK else read_json(body)
+    return {MSGPACK: read_msgpack, MULTIPART: read_form}.get(kind, read_json)(body)
 
 
 def read_json(body: Body) -> Any:

@@ -117,7 +117,7 @@ def test_pixels_and_tokens_equal_the_processors(case, ours, library, size):
     features, expected = ours.batch([([file], {})]).features, library.inputs(file, case.usual)
     assert features["input_ids"].values.tolist() == expected["input_ids"][0].tolist()
     writer = ours.adapter.encoder
-    (image,) = ours.adapter.images(features)
+    (image,) = ours.adapter.elements(features)
     shown = writer.image_inputs([writer._scaled(image)], expected["input_ids"])
     assert shown.keys() == set(expected) - {"input_ids", "attention_mask"}
     for name, value in shown.items():

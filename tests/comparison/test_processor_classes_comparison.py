@@ -29,8 +29,8 @@ from sie_triton.models.families.lighton_ocr import LongestEdgePlan
 from sie_triton.models.families.owlv2 import square_plan
 from tests.support.pictures import picture
 
-SOUND = "ClapFeatureExtractor"
-CLASSES = [name for name in DEFAULTS if name != SOUND]
+CLAP, WHISPER = "ClapFeatureExtractor", "WhisperFeatureExtractor"
+CLASSES = [name for name in DEFAULTS if name not in (CLAP, WHISPER)]
 OF_PATCHES = ("Qwen2VLImageProcessor", "Glm46VImageProcessor", "PaddleOCRVLImageProcessor")
 TILES, SIDE = "Idefics3ImageProcessor", 364
 
@@ -215,13 +215,21 @@ def test_the_class_of_a_model_whose_files_name_none(model_type, name):
     assert IMAGE_PROCESSOR_MAPPING_NAMES[model_type]["pil"] == f"{name}Pil"
 
 
-# Settings of CLAP's extractor without effect: it fills sounds up with zeros and makes no mask.
-OF_SOUNDS = ("padding_value", "return_attention_mask", "top_db", "padding_side")
+# Settings of extractors without effect: both make no mask; CLAP's fills sounds up with zeros.
+OF_SOUNDS = {
+    CLAP: ("padding_value", "return_attention_mask", "top_db", "padding_side"),
+    WHISPER: ("return_attention_mask",),
+}
+SMALL = {CLAP: {"sampling_rate": 4000, "frequency_max": 1900, "max_length_s": 1}, WHISPER: {"chunk_length": 2}}
+SETTINGS = {CLAP: MelPlan.read, WHISPER: MelPlan.of_whisper}
 OTHER_SOUND = {
     "feature_size": 32,
     "sampling_rate": 8000,
-    "hop_length": 160,
+    "hop_length": 320,
     "max_length_s": 2,
+    "chunk_length": 3,
+    "n_fft": 256,
+    "dither": 0.1,
     "fft_window_size": 256,
     "frequency_min": 100,
     "frequency_max": 1000,
@@ -234,26 +242,30 @@ OTHER_SOUND = {
 }
 
 
-def test_every_setting_of_clap(tmp_path):
-    parameters = inspect.signature(transformers.ClapFeatureExtractor).parameters
+@pytest.mark.parametrize("name", [CLAP, WHISPER])
+def test_every_setting_of_a_sound(name, tmp_path):
+    kind = getattr(transformers, name)
+    parameters = inspect.signature(kind).parameters
     usual = {
         key: each.default for key, each in parameters.items() if each.default not in (inspect.Parameter.empty, None)
     }
-    assert usual == DEFAULTS[SOUND]
-    assert {*parameters, "padding_side"} - {"kwargs"} == {*OTHER_SOUND}
-    small = {"sampling_rate": 4000, "frequency_max": 1900, "max_length_s": 1}
+    assert usual == DEFAULTS[name]
     samples = np.sin(np.arange(1500) / 7)
 
     def by_the_library(**changes):
-        extractor = transformers.ClapFeatureExtractor(**{**small, **changes})
+        extractor = kind(**{**SMALL[name], **changes})
         return extractor(samples, return_tensors="np")["input_features"]
 
     def ours(**changes):
-        (tmp_path / FILE).write_text(json.dumps({SOUNDS: SOUND, **small, **changes}))
-        return MelPlan.read(tmp_path)
+        (tmp_path / FILE).write_text(json.dumps({SOUNDS: name, **SMALL[name], **changes}))
+        try:
+            return SETTINGS[name](tmp_path)
+        except LoadError as exc:
+            return exc.args[0]
 
-    for key, value in OTHER_SOUND.items():
-        if key in OF_SOUNDS:
+    for key in sorted({*parameters, "padding_side"} - {"kwargs"}):
+        value = OTHER_SOUND[key]
+        if key in OF_SOUNDS[name]:
             assert np.array_equal(by_the_library(**{key: value}), by_the_library()), key
         else:
             assert ours(**{key: value}) != ours(), key

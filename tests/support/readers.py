@@ -234,7 +234,7 @@ def data(found: list[dict[str, Any]]) -> list[Any]:
 
 
 class Reader(Served):
-    """A reading family without a server: images to results."""
+    """A reading family without a server: images or sounds to results."""
 
     def __init__(self, family: str, directory: Path, **changes: Any) -> None:
         usual = {"inputs": ("image",), "dims": {}, "tasks": ("extract",)}
@@ -247,9 +247,10 @@ class Reader(Served):
         """Results of several requests whose items share a forward pass: files and parameters of each; `labels` among
         them.
         """
+        (kind,) = self.spec.inputs
         sent = [
             (
-                {"image": files, "labels": [label.encode() for label in given.get("labels", ())]},
+                {kind: files, "labels": [label.encode() for label in given.get("labels", ())]},
                 {name: value for name, value in given.items() if name != "labels"},
             )
             for files, given in requests
@@ -264,6 +265,7 @@ class Reader(Served):
 
     def batch(self, requests: Any, deadline_ns: int | None = None) -> Batch:
         """Return the batch that the worker receives for these requests."""
-        features = features_of(self.processor, [self.asked("extract", {"image": f}, given) for f, given in requests])
+        (kind,) = self.spec.inputs
+        features = features_of(self.processor, [self.asked("extract", {kind: f}, given) for f, given in requests])
         options = [given for files, given in requests for _ in files]
         return Batch(join(features), np.zeros(len(options), np.bool_), frozenset(), options, deadline_ns=deadline_ns)

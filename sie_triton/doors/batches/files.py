@@ -23,6 +23,7 @@ from sie_triton.doors.body import CLOSE, check_head, parts, too_slow
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, delete, get, post
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.fields import Body
+from sie_triton.doors.multipart import MULTIPART
 from sie_triton.doors.openai import FAILURE, OPENAI
 from sie_triton.doors.openapi import operation, posted
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, STRING, closed, record, several
@@ -40,7 +41,7 @@ PIECE_BYTES = 1024**2
 # Maximum length of a file's name, and of the purpose.
 MAX_NAME = 256
 
-JSONL, MULTIPART = "application/jsonl", "multipart/form-data"
+JSONL = "application/jsonl"
 
 Result = TypeVar("Result")
 

@@ -1,4 +1,4 @@
-"""A transformers model that generates tokens from images. Items whose inputs have the same shape run together.
+"""A transformers model that generates tokens from images or sounds. Inputs of the same shape run together.
 
 Defaults for generation come from the checkpoint's generation_config.json.
 """
@@ -62,14 +62,16 @@ class Writer(base.Encoder):
         self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: StopAtDeadline
     ) -> list[list[int]]:
         """Generate tokens for `inputs`, named as the model names them; each result begins with the input tokens."""
-        tokens: torch.Tensor = self._model.generate(
+        return [list(map(int, row)) for row in self._generate(inputs, new_tokens, num_beams, deadline).tolist()]
+
+    def _generate(self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: StopAtDeadline) -> Any:
+        return self._model.generate(
             **inputs,
             max_new_tokens=new_tokens,
             num_beams=num_beams,
             do_sample=False,
             stopping_criteria=StoppingCriteriaList([deadline]),
         )
-        return [list(map(int, row)) for row in tokens.tolist()]
 
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array.astype(np.int64)).to(self.device)

@@ -49,6 +49,7 @@ FAMILIES: Mapping[str, str] = {
     "clip": "sie_triton.models.families.clip:Clip",
     "siglip": "sie_triton.models.families.siglip:Siglip",
     "clap": "sie_triton.models.families.clap:Clap",
+    "whisper": "sie_triton.models.families.whisper:Whisper",
     "owlv2": "sie_triton.models.families.owlv2:Owlv2",
     "grounding_dino": "sie_triton.models.families.grounding_dino:GroundingDino",
     "colpali": "sie_triton.models.families.colpali:ColPali",

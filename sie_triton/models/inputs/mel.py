@@ -1,6 +1,6 @@
-"""Samples → mel spectrograms in decibels, as transformers' feature extractor of CLAP makes them. No torch.
+"""Samples → mel spectrograms, as transformers' feature extractors of CLAP and Whisper make them. No torch.
 
-Where that extractor chooses at random, the choice here is fixed. Of a sound longer than a window
+Where CLAP's extractor chooses at random, the choice here is fixed. Of a sound longer than a window
 - a model with fusion reads the whole sound, shrunk to one window, and the middle cut of each third;
 - any other model reads as few windows as cover the sound, spread evenly from its start to its end.
 """
@@ -78,8 +78,18 @@ def shrunk(mel: Floats, num_frames: int) -> Floats:
     return between
 
 
+def whisper_spectrogram(samples: Floats, plan: MelPlan) -> Floats:
+    """Compute [frames, bands] of a whole sound, filled up with zeros to one window if it is shorter.
+
+    The decimal logarithms of powers at most 80 dB below the loudest, shifted and divided by 4.
+    """
+    mel = _of(np.pad(samples, (0, max(0, plan.window - len(samples)))), plan)[:-1] / 10
+    clipped: Floats = (np.maximum(mel, mel.max() - 8) + 4) / 4
+    return clipped
+
+
 def _of(samples: Floats, plan: MelPlan) -> Floats:
-    """Compute [frames, bands] with one frame per hop, the first centred on the first sample; the ends are mirrored."""
+    """Compute decibels, [frames, bands], a frame per hop, the first centred on the first sample; ends are mirrored."""
     half = plan.frame_length // 2
     around = np.pad(samples, half, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(around, plan.frame_length)[:: plan.hop]

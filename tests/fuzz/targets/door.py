@@ -50,6 +50,19 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
     "/v1/chat/completions": ({"model": "org/bge-m3", "messages": [{"role": "user", "content": "x"}], "stream": True},),
     "/v1/completions": ({"model": "org/x", "prompt": "x"},),
     "/v1/responses": ({"model": "org/x", "input": "x"},),
+    # Forms.
+    "/v1/audio/transcriptions": (
+        {"model": "org/bge-m3", "file": b"RIFF", "response_format": "srt", "timestamp_granularities[]": "segment"},
+        {
+            "model": "org/x",
+            "file": b"--x\r\n",
+            "language": "en",
+            "prompt": "蔷薇",
+            "temperature": "0",
+            "stream": "false",
+        },
+    ),
+    "/v1/audio/translations": ({"model": "org/gliner", "file": b"ID3"},),
     "/v1/batches": (
         {"input_file_id": "file-" + "0" * 32, "endpoint": "/v1/embeddings", "completion_window": "24h"},
         {"input_file_id": "x", "endpoint": "/v1/rerank", "completion_window": "24h", "metadata": {"a": "b"}},
@@ -174,6 +187,11 @@ def requests() -> SearchStrategy[Request]:
     few = st.one_of(st.just({}), st.just({"accept": b"application/json"}), st.just({}), one_header)
     posts = []
     for path, bodies in POSTED.items():
+        if path.startswith("/v1/audio/"):
+            written = [to_form(body) for body in bodies]
+            kinds = st.tuples(st.one_of(one(written), damaged(written)), one((MULTIPART[0], *MULTIPART)))
+            posts.append(st.builds(_post, one(NAMES), kinds, few, st.just(path)))
+            continue
         as_json = st.tuples(changed(bodies).map(to_json), one(JSON))
         broken = st.tuples(damaged([to_json(body) for body in bodies]), one(JSON))
         packed = changed(bodies, (*ODD, *ARRAYS, *EXTENSIONS)).map(to_msgpack)
@@ -184,6 +202,15 @@ def requests() -> SearchStrategy[Request]:
     posts.append(st.builds(_post, one(NAMES), forms, few, st.just("/v1/files")))
     gets = st.builds(_get, one(("GET", "GET", "HEAD", "POST", "DELETE", "OPTIONS", "x")), one(GOT), one(NAMES), headers)
     return st.one_of(*posts, gets)
+
+
+def to_form(fields: Mapping[str, Any]) -> bytes:
+    """Return a form; bytes are files."""
+    parts = []
+    for name, value in fields.items():
+        head, content = ('; filename="a"', value) if isinstance(value, bytes) else ("", str(value).encode())
+        parts.append(f'--x\r\nContent-Disposition: form-data; name="{name}"{head}\r\n\r\n'.encode() + content)
+    return b"\r\n".join([*parts, b"--x--\r\n"])
 
 
 def _post(name: str, body: tuple[bytes, bytes], headers: dict[str, bytes], path: str) -> Request:

@@ -53,10 +53,10 @@ class OcrAdapter(ReaderAdapter):
         """Return the label of the text written about an item."""
         return MARKDOWN
 
-    def width(self, prompt: Ints) -> int:
+    def kind(self, element: Any, prompt: Ints) -> int:
         return 0 if self.encoder.pads else len(prompt)
 
-    def images(self, features: Features) -> Sequence[Any]:
+    def elements(self, features: Features) -> Sequence[Any]:
         """Return the image of each item, uint8 [height, width, 3]."""
         (pixels, num_bytes), sizes = features[PIXELS.name], features[IMAGE_SIZES.name].values
         assert num_bytes is not None

@@ -15,16 +15,19 @@ from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models.families.shared.images import PreparedImage
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.processor import PATCHES_PER_TOKEN
-from sie_triton.models.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.models.families.shared.readers.processor import (
+    ReaderProcessor,
+    ReadingPrompt,
+    check_instruction,
+    new_tokens,
+    num_beams,
+)
 from sie_triton.models.inputs.chat_template import ChatTemplate, Message
 from sie_triton.models.inputs.patch_resizing import resized_to
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-# In characters. The models read more, but other requests wait while a prompt is tokenized.
-MAX_INSTRUCTION = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,7 @@ class OcrProcessor(ReaderProcessor):
         """Return a conversation with one image, and the number of its task; raise InputError for a wrong parameter."""
 
     def frame(self, part: Part) -> ReadingPrompt:
-        if len(part.instruction or "") > MAX_INSTRUCTION:
-            given = f"has {len(part.instruction or '')} characters"
-            raise InputError.at("parameter instruction", f"{given}; at most {MAX_INSTRUCTION} are allowed")
+        check_instruction(part)
         messages, number = self.conversation(part)
         try:
             text = self._template.text(messages)

@@ -1,1 +1,1 @@
-"""Models that read an image and generate tokens."""
+"""Models that read an image or a sound and generate tokens."""

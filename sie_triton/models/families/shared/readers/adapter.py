@@ -1,7 +1,7 @@
-"""The forward pass of families that generate an answer about an image."""
+"""The forward pass of families that generate an answer about an image or a sound."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,39 +33,39 @@ class ReaderAdapter(Adapter):
         self._tokenizer = tokenizer
 
     @abstractmethod
-    def images(self, features: Features) -> Sequence[Any]:
-        """Return an image for each item; raise ValueError if one is missing."""
+    def elements(self, features: Features) -> Sequence[Any]:
+        """Return the image or sound of each item; raise ValueError if one is missing."""
 
     @abstractmethod
     def answers(
-        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
-    ) -> list[list[int]]:
-        """Generate: prompts int32 [tokens] → the tokens of each answer."""
+        self, elements: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
+    ) -> Sequence[Sequence[Any]]:
+        """Generate: prompts int32 [tokens] → each answer, usually its tokens; empty if the deadline passed."""
 
     @abstractmethod
-    def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
+    def text(self, answer: Sequence[Any], item: int, features: Features) -> str:
         """Return the text that `findings` reads, from the answer for an item of a batch with these features."""
 
-    def width(self, prompt: Ints) -> int:
-        """Return a number that must be equal for prompts that are computed together."""
+    def kind(self, element: Any, prompt: Ints) -> Hashable:
+        """Return a value that must be equal for items that are computed together."""
         return len(prompt)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        prompts, images = batch.features[INPUT_IDS.name].split(), self.images(batch.features)
+        prompts, elements = batch.features[INPUT_IDS.name].split(), self.elements(batch.features)
         if not all(map(len, prompts)):
             raise ValueError("an item must have a prompt")
         new_tokens = batch.features[NEW_TOKENS.name].values.tolist()
         beams = [num_beams(options) for options in batch.options] or [1] * len(prompts)
-        alike: dict[tuple[int, int, int], list[int]] = {}
+        alike: dict[tuple[Hashable, int, int], list[int]] = {}
         for i, prompt in enumerate(prompts):
-            alike.setdefault((self.width(prompt), new_tokens[i], beams[i]), []).append(i)
+            alike.setdefault((self.kind(elements[i], prompt), new_tokens[i], beams[i]), []).append(i)
         deadline = StopAtDeadline(batch.deadline_ns)
-        answers: dict[int, list[int]] = {}
+        answers: dict[int, Sequence[Any]] = {}
         for (_, most, count), items in alike.items():
             if deadline.is_over:
                 break
-            shown, asked = [images[i] for i in items], [prompts[i] for i in items]
+            shown, asked = [elements[i] for i in items], [prompts[i] for i in items]
             answers |= zip(items, self.answers(shown, asked, most, count, deadline), strict=True)
         texts = [self.text(answers.get(i, []), i, batch.features).encode() for i in range(len(prompts))]
         return {
@@ -99,7 +99,7 @@ class OneSizeAdapter(ReaderAdapter):
         super().__init__(generator, tokenizer, limits)
         self.sample = partial(copies, self.item(image_length), image_length + USUAL_TOKENS)
 
-    def images(self, features: Features) -> Sequence[Any]:
+    def elements(self, features: Features) -> Sequence[Any]:
         """Return the image of each item, uint8 [bytes]."""
         pixels, sizes = features[PIXELS.name]
         assert sizes is not None

@@ -26,6 +26,9 @@ from sie_triton.models.inputs.tokenizer import packed_ids
 MAX_NEW_TOKENS = 8192
 MAX_BEAMS = 8
 
+# In characters. Models may read more, but other requests wait while a prompt is tokenized.
+MAX_INSTRUCTION = 16_384
+
 NEW_TOKENS = Tensor("new_tokens", "INT32", (-1,), "[n] maximum number of tokens to generate for each item", "", 1)
 GENERATED = Tensor("generated", "UINT8", (-1,), "[bytes] the generated texts, UTF-8", "generated_lengths")
 
@@ -61,6 +64,13 @@ class TaskOptions(Options):
 
 def text_of(row: Rows) -> str:
     return bytes(row[GENERATED.name]).decode()
+
+
+def check_instruction(part: Part) -> None:
+    """Raise InputError if the instruction is too long to tokenize."""
+    if (length := len(part.instruction or "")) > MAX_INSTRUCTION:
+        problem = f"has {length} characters; at most {MAX_INSTRUCTION} are allowed"
+        raise InputError.at("parameter instruction", problem)
 
 
 def num_beams(options: Mapping[str, ParameterValue]) -> int:
