@@ -230,6 +230,19 @@ def test_liveness_and_readiness(gateways):
     assert MINILM in worker["loaded_models"]
 
 
+def test_a_request_names_its_pool_by_a_header_or_by_metadata(gateways):
+    """Of the pool that there is, it gets an answer; of another one, when to retry."""
+    body, client = {"items": [{"text": "a"}]}, triton.InferenceServerClient(gateways.grpcs[0])
+    for pool, status in (("default", 200), ("large", 503), ("a.b", 400)):
+        answer = httpx.post(f"{gateways.https[0]}/v1/encode/{TINY}", json=body, headers={"X-SIE-Pool": pool})
+        assert answer.status_code == status
+    client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-pool": "default"})
+    with pytest.raises(InferenceServerException, match="pool large has no worker"):
+        client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-pool": "large"})
+    with pytest.raises(InferenceServerException, match="no worker is a 'h100'"):
+        client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-machine-profile": "h100"})
+
+
 def test_commands_call_a_gateway_by_its_address_and_a_token(gateways):
     http, grpc = gateways.guarded
     for token, said in (("secret", "1 of 1 workers are ready"), ("wrong", "does not accept the bearer token")):
