@@ -90,6 +90,8 @@ def text_of(model: str, settings: Settings) -> str:
         return _with_absolute_paths(load_file(path)) or path.read_text(encoding="utf-8-sig")
     if (known := known_model(model)) is not None:
         return Path(known.source).read_text(encoding="utf-8")
+    if path.suffix in SUFFIXES:
+        raise CatalogError(f"{path.absolute()}: no such file")
     return model_file(model, settings)
 
 

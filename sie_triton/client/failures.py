@@ -19,7 +19,7 @@ from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, 
 MAX_NAMES = 12
 
 # Triton does not know model files, so it cannot tell a client what is wrong with one.
-SEE_STATUS = "sie-triton models add adds a model; sie-triton status lists model files with errors"
+SEE_STATUS = "sie-triton models add, or cluster add, adds a model; sie-triton status lists model files with errors"
 
 USE_TRITONS = "SIEClient calls Triton's ports, by default 8000 for HTTP and 8001 for gRPC"
 

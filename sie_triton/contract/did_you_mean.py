@@ -8,14 +8,14 @@ MOST = 200
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return "; the most similar names are …" to end a sentence with; empty if `known` has no similar name.
+    """Return "; similar names: …" to end a sentence with; empty if `known` has no similar name.
 
     >>> closest("BAAI/bge-m4", ["BAAI/bge-m3", "BAAI/bge-base", "org/name"])
-    '; the most similar names are BAAI/bge-m3, BAAI/bge-base'
+    '; similar names: BAAI/bge-m3, BAAI/bge-base'
     """
     by_letters = {each.lower(): each for each in known}
     found = get_close_matches(name[:MOST].lower(), by_letters, 3, 0.6)
-    return f"; the most similar names are {', '.join(by_letters[each] for each in found)}" if found else ""
+    return f"; similar names: {', '.join(by_letters[each] for each in found)}" if found else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

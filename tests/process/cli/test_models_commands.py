@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from benchmarks.ports import free_ports
 from sie_triton.cli import cli
+from sie_triton.errors import CatalogError
 from sie_triton.models.catalog import load_file
 from tests.conftest import MINILM
 from tests.support import reference_files
@@ -87,3 +88,8 @@ def test_models_check_reports_every_file(directory, tmp_path):
 
 def test_models_check_needs_an_argument():
     assert "name model files or directories" in run("check", status=2).output
+
+
+def test_models_add_names_a_missing_file(tmp_path):
+    with pytest.raises(CatalogError, match="missing.yaml: no such file"):
+        run("add", tmp_path / "missing.yaml")

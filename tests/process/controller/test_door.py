@@ -328,8 +328,8 @@ def test_a_wait_that_takes_too_long_ends_and_the_others_go_on_waiting(door, cont
 
 
 def test_load_serves_a_known_model(door, mentioned):
-    mentioned.error = ChangeRefused(UNKNOWN, "org/a is not served; the most similar names are org/b")
-    with pytest.raises(ServerError, match="the most similar names are org/b; served models: none"):
+    mentioned.error = ChangeRefused(UNKNOWN, "org/a is not served; similar names: org/b")
+    with pytest.raises(ServerError, match="similar names: org/b; served models: none"):
         act(door, "org/a", "load")
     assert mentioned == ["org/a"]
 

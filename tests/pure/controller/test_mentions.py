@@ -46,8 +46,8 @@ MORE = f"; {SEE_KNOWN}"
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
-        ("BAAI/bge-m4", {}, "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3" + MORE),
-        ("own/serve", {}, "own/serve is not served; the most similar names are own/served" + MORE),
+        ("BAAI/bge-m4", {}, "BAAI/bge-m4 is not served; similar names: BAAI/bge-m3" + MORE),
+        ("own/serve", {}, "own/serve is not served; similar names: own/served" + MORE),
         ("org/a", {"serve_known": False}, "org/a is not served"),
         ("x/y", {"allow_any_model": True, "model_filter": "org/*"}, "x/y is not served" + MORE),
     ],
