@@ -91,5 +91,5 @@ def test_models_check_needs_an_argument():
 
 
 def test_models_add_names_a_missing_file(tmp_path):
-    with pytest.raises(CatalogError, match="missing.yaml: no such file"):
+    with pytest.raises(CatalogError, match=r"missing\.yaml: no such file"):
         run("add", tmp_path / "missing.yaml")
