@@ -50,23 +50,28 @@ class Capable:
 
     async def spec(self, what: str) -> ModelSpec:
         """Return the specification of that model; if the choice is not clear, Failure names the setting to change."""
-        candidates = self._named or await self._door.backend.names()
-        specs = await asyncio.gather(*map(self._spec, candidates))
-        found = able([spec for spec in specs if spec is not None], what)
-        if len(found) == 1 or (found and self._named):
-            return found[0]
-        raise _unclear(what, self._named or [spec.model for spec in found], is_named=bool(self._named))
+        return self._choice(what, await self._candidates())
 
     async def any(self) -> tuple[str, ModelSpec]:
         """Return the first kind of result in ABLE with a clear choice of model, and that model's specification."""
-        unclear = None
+        candidates, unclear = await self._candidates(), None
         for what in ABLE:
             try:
-                return what, await self.spec(what)
+                return what, self._choice(what, candidates)
             except Failure as exc:
                 unclear = unclear or exc
         assert unclear is not None
         raise unclear
+
+    def _choice(self, what: str, candidates: Iterable[ModelSpec]) -> ModelSpec:
+        found = able(candidates, what)
+        if len(found) == 1 or (found and self._named):
+            return found[0]
+        raise _unclear(what, self._named or [spec.model for spec in found], is_named=bool(self._named))
+
+    async def _candidates(self) -> list[ModelSpec]:
+        names = self._named or await self._door.backend.names()
+        return [spec for spec in await asyncio.gather(*map(self._spec, names)) if spec is not None]
 
     async def _spec(self, model: str) -> ModelSpec | None:
         try:

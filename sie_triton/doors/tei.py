@@ -101,10 +101,15 @@ class Tei:
         self._capable, self._tokenizers = capable, tokenizers
 
     async def by_model(self, request: DoorRequest) -> Answer:
-        """Answer as the route of what the model returns, which is that of `info`."""
+        """Answer as the route for the kind of result that `info` describes."""
         what, _ = await self._capable.any()
-        others = {SPARSE_VECTORS: self.embed_sparse, SCORES: self.rerank, CLASSES: self.predict}
-        return await (others | {MULTIVECTORS: self.embed_all}).get(what, self.embed)(request)
+        return await {
+            DENSE_VECTORS: self.embed,
+            SPARSE_VECTORS: self.embed_sparse,
+            SCORES: self.rerank,
+            CLASSES: self.predict,
+            MULTIVECTORS: self.embed_all,
+        }[what](request)
 
     async def embed(self, request: DoorRequest) -> Answer:
         results = await self._embedded(request, "dense", DENSE_VECTORS)

@@ -111,7 +111,7 @@ def _texts_alone(inputs: Any) -> Any:
     return [row if isinstance(row, str) else row[0] for row in rows]
 
 
-Nothing = Annotated[
+EmptyObject = Annotated[
     dict[str, Any], allowing(operator.not_, "must be empty"), WithJsonSchema({"type": "object", "maxProperties": 0})
 ]
 Alone = Annotated[list[str], Field(min_length=1, max_length=1)]
@@ -126,7 +126,7 @@ class Predict(Truncating):
         Field(description="a string, or a list of lists of one string"),
     ]
     raw_scores: bool | None = Field(None, description="true: the model's own numbers instead of probabilities")
-    parameters: Nothing | None = Field(None, description="huggingface_hub sends it empty")
+    parameters: EmptyObject | None = Field(None, description="huggingface_hub sends it empty")
 
     def translated(self) -> dict[str, Any]:
         return super().translated() | {RAW_SCORES.name: self.raw_scores}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
+from sie_triton.contract import VERBS, Model, Options, Parameter, Verb, check_parameters
 from sie_triton.contract.spec import Profile
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.request import Origin, Request
@@ -60,6 +60,8 @@ class Context:
         return cls(VERBS[verb], *others)
 
 
+GIVES_WAY = Parameter(BULK, bool)
+
 OTHERS = attrgetter(*(each.name for each in fields(Context) if each.name != "verb"))
 
 
@@ -89,7 +91,7 @@ class Contexts:
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(request.arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        is_bulk = bool(request.parameters.get(BULK))
+        is_bulk = bool(GIVES_WAY.check(request.parameters.get(BULK, False)))
         arrived_ns, call = request.arrived_ns, token_of(request)
         return Context(verb, options, id, trace, call, 0, arrived_ns, deadline, is_bulk=is_bulk), given
 

@@ -28,8 +28,10 @@ class Triton:
 
     def __init__(self, *specs):
         self._specs, self.is_away = {spec.model: spec for spec in specs}, False
+        self.num_looks = 0
 
     async def names(self):
+        self.num_looks += 1
         return [*self._specs]
 
     async def specs(self):
@@ -75,6 +77,13 @@ def test_the_first_capable_model_of_the_setting_is_chosen():
 def test_an_ambiguous_model_is_refused_with_the_setting_to_set(what, named, message):
     with pytest.raises(Failure, match=f"^{message}"):
         models_of(Triton(EMBEDDER, OTHER), what, named=named)
+
+
+def test_one_look_at_the_served_models_finds_the_kind_of_result():
+    triton = Triton(PICTURES, RERANKER)
+    able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings()))
+    assert asyncio.run(able.any()) == (SCORES, RERANKER)
+    assert triton.num_looks == 1
 
 
 def test_an_unreachable_triton_is_not_reported_as_a_missing_model():

@@ -28,6 +28,12 @@ def test_a_request_may_ask_to_give_way_to_others(given, is_bulk):
     assert (context.is_bulk, parameters) == (is_bulk, {})
 
 
+@pytest.mark.parametrize("wrong", ["false", 1])
+def test_only_a_boolean_asks_to_give_way(wrong):
+    with pytest.raises(InputError, match=r"^parameter sie_bulk: "):
+        Contexts(MODEL).enter(FakeRequest({"sie_bulk": wrong}), ENCODE)
+
+
 # --- what holds for a request
 
 OTHERS = {"output_types": "tags", "output_dtype": "int8", "is_query": True, "dimensions": 4, "normalize": False}
