@@ -171,8 +171,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
-        description="bearer token for changes of models, or @FILE, which is read again once it has changed; default: "
-        "generated at each start, in data_dir",
+        description="bearer token for changes of models, or @FILE; default: generated at each start, in data_dir",
     )
     api_key_variables: str = Field(
         "",

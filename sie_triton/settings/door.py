@@ -67,8 +67,7 @@ class DoorSettings(BaseModel):
     auth_tokens: str = Field(
         "",
         validate_default=True,
-        description="comma-separated bearer tokens of clients, or @FILE with one a line, which is read again once it "
-        "has changed; SIE_AUTH_TOKEN holds one more",
+        description="comma-separated bearer tokens of clients, or @FILE with one a line; SIE_AUTH_TOKEN holds one more",
     )
 
     @property
