@@ -45,8 +45,8 @@ class ControllerAddress(NamedTuple):
     @classmethod
     def given(cls, target: str, token: str = "") -> "ControllerAddress":
         """Return the address that a client asks, with advice to its caller."""
-        named = f"; no controller, to add known models answers at {target}: set controller_url or --controller-port"
-        return cls(target, token, named)
+        advice = "set controller_url or --controller-port"
+        return cls(target, token, f"; no controller, which adds known models, answers at {target}: {advice}")
 
 
 def advice_of(controller: ControllerAddress | None) -> str:

@@ -63,6 +63,11 @@ class Capable:
         assert unclear is not None
         raise unclear
 
+    async def kind(self) -> str:
+        """Return the first kind of result in ABLE that a model returns, even if several do; dense vectors if none."""
+        candidates = await self._candidates()
+        return next((what for what in ABLE if able(candidates, what)), DENSE_VECTORS)
+
     def _choice(self, what: str, candidates: Iterable[ModelSpec]) -> ModelSpec:
         found = able(candidates, what)
         if len(found) == 1 or (found and self._named):

@@ -101,8 +101,8 @@ class Tei:
         self._capable, self._tokenizers = capable, tokenizers
 
     async def by_model(self, request: DoorRequest) -> Answer:
-        """Answer as the route for the kind of result that `info` describes."""
-        what, _ = await self._capable.any()
+        """Answer as the route for the kind of result that the models return."""
+        what = await self._capable.kind()
         return await {
             DENSE_VECTORS: self.embed,
             SPARSE_VECTORS: self.embed_sparse,

@@ -26,7 +26,7 @@ EVERY = 8
 @contextmanager
 def running(settings: Settings):
     process = subprocess.Popen(
-        [sys.executable, "-m", "sie_triton.cluster.config"], env={**os.environ, **resolved(settings)}
+        [sys.executable, "-m", "sie_triton.cluster.config.run"], env={**os.environ, **resolved(settings)}
     )
     try:
         yield process

@@ -31,7 +31,7 @@ async def test_calls_of_http_and_grpc_are_answered_before_the_process_ends(clust
     store = {"payload_store_url": str(tmp_path / "objects")}
     _, triton = await cluster.worker("w", **store)
     settings = cluster.server.user(cluster.settings(door_port=http, grpc_port=grpc, **store), GATEWAY)
-    process = subprocess.Popen([sys.executable, "-m", "sie_triton.cluster.gateway"], env=resolved(settings))
+    process = subprocess.Popen([sys.executable, "-m", "sie_triton.cluster.gateway.run"], env=resolved(settings))
     may_end = triton.hold()
     try:
         async with httpx.AsyncClient(timeout=30) as client:

@@ -79,6 +79,12 @@ def test_an_ambiguous_model_is_refused_with_the_setting_to_set(what, named, mess
         models_of(Triton(EMBEDDER, OTHER), what, named=named)
 
 
+def test_several_models_of_the_first_kind_do_not_leave_its_requests_to_another_kind():
+    triton = Triton(EMBEDDER, OTHER, RERANKER)
+    able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings()))
+    assert asyncio.run(able.kind()) == DENSE_VECTORS
+
+
 def test_one_look_at_the_served_models_finds_the_kind_of_result():
     triton = Triton(PICTURES, RERANKER)
     able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings()))
