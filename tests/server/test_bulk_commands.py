@@ -18,9 +18,9 @@ NUM_LINES = 5000
 KILLED = """
 import os, signal, sys
 from sie_triton.cli import main
-from sie_triton.cli.bulk.part import Part
+from sie_triton.cli.bulk.part import PartFile
 
-whole, left = Part._write, int(sys.argv.pop(1))
+whole, left = PartFile._write, int(sys.argv.pop(1))
 
 
 def write(self, lines, records):
@@ -34,7 +34,7 @@ def write(self, lines, records):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-Part._write = write
+PartFile._write = write
 main()
 """
 

@@ -117,7 +117,7 @@ def test_a_tritonserver_that_dies_is_started_again_and_a_launcher_cleans_up_afte
         children, stopped, left = killed_beside_a_stopped_stage(process, settings)
         _, told = process.communicate()
     assert "tritonserver ended by SIGSEGV in tritonserver" in told
-    assert told.count("tritonserver is back") == 1
+    assert told.count("tritonserver was restarted in") == 1
     assert log_of(settings.data_dir).read_text().count("Started HTTPService") == 2
     with launched(settings) as again:
         assert alive([*children, stopped]) == []

@@ -85,7 +85,7 @@ class OnnxEngine(Engine):
         """Raise LoadError if the graph has no output of logits."""
         return OnnxEncoder(model, ("logits",), 2, self.device)
 
-    def settle(self, encoder: "OnnxEncoder") -> None:
+    def settle(self, encoder: "OnnxEncoder", *, hides: int = 0) -> None:
         """Do nothing: an ONNX graph has a single path."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
