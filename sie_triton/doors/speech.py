@@ -81,7 +81,10 @@ def answered(request: DoorRequest, form: str, task: str, told: Mapping[str, Any]
         return request.answer({"text": told["text"]})
     if form == "verbose_json":
         segments = [{"id": i, **each} for i, each in enumerate(told["segments"])]
-        return request.answer({"task": task, **told, "segments": segments})
+        seconds = told["duration_ms"] / 1000
+        return request.answer(
+            {"task": task, "language": told["language"], "duration": seconds, "text": told["text"], "segments": segments}
+        )
     return PlainTextResponse(f"{told['text']}\n" if form == "text" else subtitles(told["segments"], form))
 
 

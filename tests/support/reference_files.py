@@ -238,6 +238,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
     "gliner2-entities": ENTITIES_OF_GLINER2,
+    "whisper": file("whisper.adapter:WhisperAdapter", EXTRACT, length=448, text=False, audio=True),
     "privacy-filter": file("privacy_filter.adapter:PrivacyFilterAdapter", EXTRACT, length=128_000),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
 }

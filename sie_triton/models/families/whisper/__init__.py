@@ -109,7 +109,7 @@ def _ids(fields: Fields, key: str, known: Sequence[str] | None = None) -> dict[s
 
 
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
-    """Return text, language, duration and segments, with times in seconds."""
+    """Return text, language, duration in milliseconds, and segments with times in seconds."""
     (row,) = rows
     read = json.loads(text_of(row))
     if "passes" in read:
@@ -119,6 +119,7 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 class Whisper(Family):
+    reference_adapters = ("whisper:WhisperAdapter",)
     inputs = ("audio",)
     extraction = Extraction((GENERATED,), findings)
     features = (READ, INPUT_IDS, MEL, DURATION, NEW_TOKENS)

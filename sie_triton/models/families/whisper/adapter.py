@@ -165,7 +165,7 @@ class WhisperAdapter(ReaderAdapter):
             {
                 "text": self._words([token for each in segments for token in each.tokens]),
                 "language": language.strip("<|>"),
-                "duration": int(features[DURATION.name].values[item]) / 1000,
+                "duration_ms": int(features[DURATION.name].values[item]),
                 "segments": [each for each in told if each["text"]],
             }
         )
