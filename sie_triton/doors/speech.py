@@ -81,10 +81,8 @@ def answered(request: DoorRequest, form: str, task: str, told: Mapping[str, Any]
         return request.answer({"text": told["text"]})
     if form == "verbose_json":
         segments = [{"id": i, **each} for i, each in enumerate(told["segments"])]
-        seconds = told["duration_ms"] / 1000
-        return request.answer(
-            {"task": task, "language": told["language"], "duration": seconds, "text": told["text"], "segments": segments}
-        )
+        whole = {"language": told["language"], "duration": told["duration_ms"] / 1000, "text": told["text"]}
+        return request.answer({"task": task, **whole, "segments": segments})
     return PlainTextResponse(f"{told['text']}\n" if form == "text" else subtitles(told["segments"], form))
 
 
