@@ -88,6 +88,12 @@ class Shelf:
                 else:
                     yield self._record(path.name)
 
+    def outcome(self, batch: Record) -> str:
+        """Return how a batch must end now: as cancelled or expired; empty if it may go on."""
+        if self.path(f"{batch['id']}.cancel").exists():
+            return "cancelled"
+        return "expired" if batch["expires_at"] <= now() else ""
+
     def create(self, id: str) -> BinaryIO:
         """Open the content of a new file; Failure if there are too many files, or no room."""
         if len(self.ids("file-")) >= self.limits.num_files:

@@ -1,0 +1,84 @@
+"""Which batches run and end, by what the shelves hold; the runner is asked step by step."""
+
+import asyncio
+
+import pytest
+
+from sie_triton.doors.batches.routes import NewBatch, _new
+from sie_triton.doors.batches.runner import BatchRunner
+from sie_triton.doors.batches.shelf import Shelf, new_id
+from sie_triton.doors.limits import BatchLimits, DoorLimits
+from tests.support.doors import door_of
+
+LIMITS = BatchLimits(num_running=2)
+LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "org/m", "input": "x"}}\n'
+
+
+def opened(shelf, **changed):
+    """Open a batch of one request."""
+    shelf.directory.mkdir(parents=True, exist_ok=True)
+    file = new_id("file-")
+    shelf.path(file).write_bytes(LINE)
+    shelf.add_file(file, "", "batch")
+    wanted = NewBatch(input_file_id=file, endpoint="/v1/embeddings", completion_window="24h")
+    batch = _new(wanted, shelf) | changed
+    shelf.add_batch(batch)
+    return batch["id"]
+
+
+def looking(tmp_path, act, **settings):
+    """Return the result of `act`, which gets a runner, a door and a shelf whose batches never end by themselves."""
+
+    async def main():
+        door, backend = door_of(DoorLimits(batch=LIMITS), data_dir=tmp_path, **settings)
+        backend.seconds = 3600.0
+        runner = BatchRunner(door)
+        try:
+            return await act(runner, Shelf(tmp_path / "files" / "all", 1 << 30, LIMITS))
+        finally:
+            tasks = [task for _, task in runner._runs.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("outcome", ["cancelled", "expired"])
+def test_a_batch_that_waits_for_others_ends_all_the_same(tmp_path, outcome):
+    async def act(runner, shelf):
+        running = [opened(shelf), opened(shelf)]
+        await runner._look()
+        waiting = opened(shelf, **({"expires_at": 0} if outcome == "expired" else {}))
+        if outcome == "cancelled":
+            shelf.path(f"{waiting}.cancel").touch()
+        await runner._look()
+        await runner._runs[waiting][1]
+        assert set(runner._runs) == {*running, waiting}
+        return shelf.read(waiting, "", "batch_")
+
+    found = looking(tmp_path, act)
+    assert (found["status"], found["in_progress_at"]) == (outcome, None)
+
+
+def test_tokens_take_turns(tmp_path):
+    async def act(runner, shelf):
+        first = [opened(shelf) for _ in range(3)]
+        other = opened(Shelf(tmp_path / "files" / "b", 1 << 30, LIMITS))
+        await runner._look()
+        assert set(runner._runs) == {first[0], other}
+
+    looking(tmp_path, act)
+
+
+def test_the_runner_goes_on_after_a_run_that_was_cancelled(tmp_path):
+    async def act(runner, shelf):
+        id = opened(shelf)
+        await runner._look()
+        _, task = runner._runs[id]
+        task.cancel()
+        await asyncio.wait([task])
+        await runner._look()
+        assert runner._runs[id][1] is not task
+
+    looking(tmp_path, act)
