@@ -1,4 +1,4 @@
-"""Which batches run and end, by what the shelves hold; the runner is asked step by step."""
+"""What the shelves of tokens hold, and which batches run and end by it; the runner is asked step by step."""
 
 import asyncio
 
@@ -7,6 +7,7 @@ import pytest
 from sie_triton.doors.batches.routes import NewBatch, _new
 from sie_triton.doors.batches.runner import BatchRunner
 from sie_triton.doors.batches.shelf import Shelf, new_id
+from sie_triton.doors.failures import Failure
 from sie_triton.doors.limits import BatchLimits, DoorLimits
 from tests.support.doors import door_of
 
@@ -80,5 +81,43 @@ def test_the_runner_goes_on_after_a_run_that_was_cancelled(tmp_path):
         await asyncio.wait([task])
         await runner._look()
         assert runner._runs[id][1] is not task
+
+    looking(tmp_path, act)
+
+
+# --- files of batches that have not ended
+
+
+@pytest.mark.parametrize("kind", ["input_file_id", "output_id", "error_id"])
+def test_a_file_of_a_batch_that_has_not_ended_stays(tmp_path, kind):
+    shelf = Shelf(tmp_path, 1 << 30, LIMITS)
+    batch = shelf.read(opened(shelf), "", "batch_")
+    file = batch[kind]
+    shelf.path(file).write_bytes(LINE)
+    shelf.write(f"{file}.json", {**shelf.add_file(file, "", "batch"), "expires_at": 0})
+    shelf.sweep()
+    with pytest.raises(Failure):
+        shelf.delete_file(file)
+    assert shelf.path(file).exists()
+    shelf.end_batch(batch)
+    shelf.delete_file(file)
+    assert not shelf.path(file).exists()
+
+
+def test_only_the_owner_of_the_server_reads_its_files(tmp_path):
+    shelf = Shelf(tmp_path / "files" / "a", 1 << 30, LIMITS)
+    with shelf.create("file-a"):
+        pass
+    assert [path.stat().st_mode & 0o777 for path in (shelf.directory, shelf.path("file-a"))] == [0o700, 0o600]
+
+
+def test_a_record_that_lost_its_content_stops_no_other_batch(tmp_path):
+    async def act(runner, shelf):
+        broken, sound = opened(shelf), opened(shelf)
+        shelf.path(f"{broken}.open").write_bytes(b"")
+        shelf.path(f"{new_id('file-')}.json").write_bytes(b"")
+        await runner._look()
+        assert set(runner._runs) == {sound}
+        assert len(shelf.records("file-")) == 2
 
     looking(tmp_path, act)
