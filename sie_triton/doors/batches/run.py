@@ -52,11 +52,15 @@ class Result(NamedTuple):
 async def to_its_end(act: Callable[..., object], *given: object) -> None:
     """Call `act` on a thread; a cancellation waits for its end, so that nobody else writes meanwhile."""
     acting = asyncio.ensure_future(asyncio.to_thread(act, *given))
-    try:
-        await asyncio.shield(acting)
-    except asyncio.CancelledError:
-        await acting
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not acting.done():
+        try:
+            await asyncio.wait([acting])
+        except asyncio.CancelledError as exc:  # there may be several
+            cancelled = exc
+    acting.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 class BatchRun:

@@ -1,10 +1,12 @@
 """What the shelves of tokens hold, and which batches run and end by it; the runner is asked step by step."""
 
 import asyncio
+import threading
 
 import pytest
 
 from sie_triton.doors.batches.routes import NewBatch, _new
+from sie_triton.doors.batches.run import to_its_end
 from sie_triton.doors.batches.runner import BatchRunner
 from sie_triton.doors.batches.shelf import Shelf, new_id
 from sie_triton.doors.failures import Failure
@@ -121,3 +123,28 @@ def test_a_record_that_lost_its_content_stops_no_other_batch(tmp_path):
         assert len(shelf.records("file-")) == 2
 
     looking(tmp_path, act)
+
+
+def test_no_cancellation_leaves_before_what_is_being_written():
+    begun, may_end, written = threading.Event(), threading.Event(), []
+
+    def write():
+        begun.set()
+        may_end.wait(30)
+        written.append(1)
+
+    async def main():
+        task = asyncio.create_task(to_its_end(write))
+        await asyncio.to_thread(begun.wait)
+        for _ in range(2):
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=0.01)
+            assert not done
+        may_end.set()
+        await asyncio.wait([task])
+        assert (task.cancelled(), written) == (True, [1])
+
+    try:
+        asyncio.run(main())
+    finally:
+        may_end.set()
