@@ -7,7 +7,7 @@ from time import monotonic
 
 from sie_triton.doors.batches.files import FILES, shelf
 from sie_triton.doors.batches.run import BatchRun
-from sie_triton.doors.batches.shelf import Shelf
+from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Shelf
 from sie_triton.doors.endpoint import Door
 from sie_triton.system.host.file_locks import Lock, LockFile
 
@@ -54,12 +54,18 @@ class BatchRunner:
             _, task = self._runs.pop(id)
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.warning("batch %s cannot end now: %s", id, error)
-        for run, _ in self._runs.values():
+        for run, task in self._runs.values():
             run.look()
+            if not self._is_allowed(run.shelf.directory.name):
+                task.cancel()
         for each, id, must_end in await asyncio.to_thread(self._open_batches):
             if id not in self._runs and (must_end or len(self._runs) < self._limits.num_running):
                 run = BatchRun(self._door, each, id)
                 self._runs[id] = run, asyncio.create_task(run.run())
+
+    def _is_allowed(self, folder: str) -> bool:
+        """Return whether the token of a folder is one now."""
+        return folder in {name or WITHOUT_TOKEN for name in self._door.trust.tenants()}
 
     def _take_lock(self) -> Lock | None:
         return self._locks.lock(0, 1) if self._directory.is_dir() else None
@@ -76,7 +82,8 @@ class BatchRunner:
                 each = shelf(self._door, path.name)
                 if is_due:
                     each.sweep()
-                batches = sorted(each.open_batches(), key=lambda batch: str(batch["id"]))
+                batches = list(each.open_batches()) if self._is_allowed(path.name) else []
+                batches.sort(key=lambda batch: str(batch["id"]))
                 found += [(i, batch["id"], each, bool(each.outcome(batch))) for i, batch in enumerate(batches)]
         self._swept_at = monotonic() if is_due else self._swept_at
         return [(each, id, must_end) for _, id, each, must_end in sorted(found, key=lambda one: one[:2])]

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from hashlib import sha256
 
 import pytest
 
@@ -27,6 +28,10 @@ def opened(shelf, **changed):
     batch = _new(wanted, shelf) | changed
     shelf.add_batch(batch)
     return batch["id"]
+
+
+def shelf_of(tmp_path, token):
+    return Shelf(tmp_path / "files" / sha256(token.encode()).hexdigest()[:16], 1 << 30, LIMITS)
 
 
 def looking(tmp_path, act, **settings):
@@ -65,13 +70,34 @@ def test_a_batch_that_waits_for_others_ends_all_the_same(tmp_path, outcome):
 
 
 def test_tokens_take_turns(tmp_path):
-    async def act(runner, shelf):
-        first = [opened(shelf) for _ in range(3)]
-        other = opened(Shelf(tmp_path / "files" / "b", 1 << 30, LIMITS))
+    async def act(runner, _):
+        one, two = (shelf_of(tmp_path, token) for token in ("one", "two"))
+        first = [opened(one) for _ in range(3)]
+        other = opened(two)
         await runner._look()
         assert set(runner._runs) == {first[0], other}
 
-    looking(tmp_path, act)
+    looking(tmp_path, act, auth_mode="token", auth_tokens="one,two")
+
+
+def test_batches_of_a_token_that_counts_no_more_do_not_run(tmp_path):
+    allowed = tmp_path / "tokens"
+    allowed.write_text("one two")
+
+    async def act(runner, without_token):
+        opened(without_token)
+        ids = [opened(shelf_of(tmp_path, token)) for token in ("one", "two")]
+        await runner._look()
+        assert set(runner._runs) == set(ids)
+        allowed.write_text("two")
+        task = runner._runs[ids[0]][1]
+        await runner._look()
+        await asyncio.wait([task])
+        await runner._look()
+        assert set(runner._runs) == {ids[1]}
+        assert shelf_of(tmp_path, "one").path(f"{ids[0]}.open").exists()
+
+    looking(tmp_path, act, auth_mode="token", auth_tokens=f"@{allowed}")
 
 
 def test_the_runner_goes_on_after_a_run_that_was_cancelled(tmp_path):
