@@ -58,10 +58,15 @@ class BatchRunner:
             run.look()
             if not self._is_allowed(run.shelf.directory.name):
                 task.cancel()
-        for each, id, must_end in await asyncio.to_thread(self._open_batches):
+        is_full = len(self._runs) >= self._limits.num_running
+        for each, id, must_end in [] if is_full and not self._is_due else await asyncio.to_thread(self._open_batches):
             if id not in self._runs and (must_end or len(self._runs) < self._limits.num_running):
                 run = BatchRun(self._door, each, id)
                 self._runs[id] = run, asyncio.create_task(run.run())
+
+    @property
+    def _is_due(self) -> bool:
+        return monotonic() >= self._swept_at + self._limits.sweep_s
 
     def _is_allowed(self, folder: str) -> bool:
         """Return whether the token of a folder is one now."""
@@ -75,7 +80,7 @@ class BatchRunner:
 
         The oldest ones of each token come first. Remove what has expired, if it is time.
         """
-        is_due = monotonic() >= self._swept_at + self._limits.sweep_s
+        is_due = self._is_due
         found: list[tuple[int, str, Shelf, bool]] = []
         for path in self._directory.iterdir():
             if path.is_dir():

@@ -14,7 +14,7 @@ from sie_triton.doors.failures import Failure
 from sie_triton.doors.limits import BatchLimits, DoorLimits
 from tests.support.doors import door_of
 
-LIMITS = BatchLimits(num_running=2)
+LIMITS = BatchLimits(num_running=2, sweep_s=0.0)
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "org/m", "input": "x"}}\n'
 
 
