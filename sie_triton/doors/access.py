@@ -46,7 +46,15 @@ class Access:
 
     def tenant(self, authorization: bytes | None) -> str:
         """Return the name of a client by its token, which does not reveal it; empty if no token is needed."""
-        return sha256(_token_in(authorization)).hexdigest()[:16] if self._is_needed else ""
+        return _name(_token_in(authorization)) if self._is_needed else ""
+
+    def tenants(self) -> set[str]:
+        """Return the names of all clients that are allowed now; the empty one if no token is needed."""
+        return {_name(token.encode()) for token in tokens(self._tokens)} if self._is_needed else {""}
+
+
+def _name(token: bytes) -> str:
+    return sha256(token).hexdigest()[:16]
 
 
 def _token_in(authorization: bytes | None) -> bytes:

@@ -19,6 +19,9 @@ CODES = {"custom_id": "invalid_custom_id", "method": "invalid_method", "url": "u
 
 MAX_CUSTOM_ID = 512
 
+# Most blank lines of a file; each one after them is an error.
+MAX_BLANK = 50_000
+
 
 class BatchLine(Body):
     """A line: the request's name in the output, and the request."""
@@ -56,8 +59,8 @@ class Raw(NamedTuple):
 
 
 def raw_lines(file: BinaryIO, max_bytes: int, number: int = 0) -> Iterator[Raw]:
-    """Yield the lines from the file's position on, which follow line `number`, without those that are blank."""
-    end = file.tell()
+    """Yield the lines from the file's position on, which follow line `number`, without up to MAX_BLANK blank ones."""
+    end, num_blank = file.tell(), 0
     while content := file.readline(max_bytes + 1):
         number += 1
         end += len(content)
@@ -65,7 +68,9 @@ def raw_lines(file: BinaryIO, max_bytes: int, number: int = 0) -> Iterator[Raw]:
         while not last.endswith(b"\n") and (last := file.readline(1 << 20)):
             end += len(last)
         content = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content
-        if content.strip():
+        is_blank = not content.strip()
+        num_blank += is_blank
+        if not is_blank or num_blank > MAX_BLANK:
             yield Raw(number, content, end)
 
 

@@ -52,11 +52,15 @@ class Result(NamedTuple):
 async def to_its_end(act: Callable[..., object], *given: object) -> None:
     """Call `act` on a thread; a cancellation waits for its end, so that nobody else writes meanwhile."""
     acting = asyncio.ensure_future(asyncio.to_thread(act, *given))
-    try:
-        await asyncio.shield(acting)
-    except asyncio.CancelledError:
-        await acting
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not acting.done():
+        try:
+            await asyncio.wait([acting])
+        except asyncio.CancelledError as exc:  # there may be several
+            cancelled = exc
+    acting.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 class BatchRun:
@@ -73,14 +77,14 @@ class BatchRun:
         """Stop if the owner wishes so, or the time is over."""
         if self._work is None or self._work.done() or self._outcome != "completed":
             return
-        is_cancelled = self.shelf.path(f"{self.id}.cancel").exists()
-        if is_cancelled or self._batch["expires_at"] <= now():
-            self._outcome = "cancelled" if is_cancelled else "expired"
+        if outcome := self.shelf.outcome(self._batch):
+            self._outcome = outcome
             self._work.cancel()
 
     async def run(self) -> None:
         self._batch = await asyncio.to_thread(self.shelf.read, self.id, "batch_id", "batch_")
         self._work = asyncio.create_task(self._worked())
+        self.look()
         errors: Sequence[Record] = ()
         try:
             errors = await self._work

@@ -7,7 +7,7 @@ from time import monotonic
 
 from sie_triton.doors.batches.files import FILES, shelf
 from sie_triton.doors.batches.run import BatchRun
-from sie_triton.doors.batches.shelf import Shelf
+from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Shelf
 from sie_triton.doors.endpoint import Door
 from sie_triton.system.host.file_locks import Lock, LockFile
 
@@ -52,28 +52,43 @@ class BatchRunner:
             return
         for id in [id for id, (_, task) in self._runs.items() if task.done()]:
             _, task = self._runs.pop(id)
-            if (error := task.exception()) is not None:
+            if not task.cancelled() and (error := task.exception()) is not None:
                 log.warning("batch %s cannot end now: %s", id, error)
-        for run, _ in self._runs.values():
+        for run, task in self._runs.values():
             run.look()
+            if not self._is_allowed(run.shelf.directory.name):
+                task.cancel()
         is_full = len(self._runs) >= self._limits.num_running
-        for each, id in [] if is_full else await asyncio.to_thread(self._open_batches):
-            if id not in self._runs and len(self._runs) < self._limits.num_running:
+        for each, id, must_end in [] if is_full and not self._is_due else await asyncio.to_thread(self._open_batches):
+            if id not in self._runs and (must_end or len(self._runs) < self._limits.num_running):
                 run = BatchRun(self._door, each, id)
                 self._runs[id] = run, asyncio.create_task(run.run())
+
+    @property
+    def _is_due(self) -> bool:
+        return monotonic() >= self._swept_at + self._limits.sweep_s
+
+    def _is_allowed(self, folder: str) -> bool:
+        """Return whether the token of a folder is one now."""
+        return folder in {name or WITHOUT_TOKEN for name in self._door.trust.tenants()}
 
     def _take_lock(self) -> Lock | None:
         return self._locks.lock(0, 1) if self._directory.is_dir() else None
 
-    def _open_batches(self) -> list[tuple[Shelf, str]]:
-        """Return the batches that have not ended, oldest first; remove what has expired, if it is time."""
-        is_due = monotonic() >= self._swept_at + self._limits.sweep_s
-        found = []
+    def _open_batches(self) -> list[tuple[Shelf, str, bool]]:
+        """Return the batches that have not ended, and whether they must, in the order in which they run.
+
+        The oldest ones of each token come first. Remove what has expired, if it is time.
+        """
+        is_due = self._is_due
+        found: list[tuple[int, str, Shelf, bool]] = []
         for path in self._directory.iterdir():
             if path.is_dir():
                 each = shelf(self._door, path.name)
                 if is_due:
                     each.sweep()
-                found += [(each, batch["id"]) for batch in each.open_batches()]
+                batches = list(each.open_batches()) if self._is_allowed(path.name) else []
+                batches.sort(key=lambda batch: str(batch["id"]))
+                found += [(i, batch["id"], each, bool(each.outcome(batch))) for i, batch in enumerate(batches)]
         self._swept_at = monotonic() if is_due else self._swept_at
-        return sorted(found, key=lambda one: one[1])
+        return [(each, id, must_end) for _, id, each, must_end in sorted(found, key=lambda one: one[:2])]

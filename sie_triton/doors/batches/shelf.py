@@ -5,6 +5,7 @@ batch whose run has not ended, `batch_ID.json` one whose run has, and `batch_ID.
 with the time, so their order is that of creation.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -88,13 +89,24 @@ class Shelf:
                 else:
                     yield self._record(path.name)
 
+    def outcome(self, batch: Record) -> str:
+        """Return how a batch must end now: as cancelled or expired; empty if it may go on."""
+        if self.path(f"{batch['id']}.cancel").exists():
+            return "cancelled"
+        return "expired" if batch["expires_at"] <= now() else ""
+
+    def _in_use(self) -> dict[str, str]:
+        """Return the batches that have not ended by the ids of their files."""
+        kinds = ("input_file_id", "output_id", "error_id")
+        return {batch[kind]: batch["id"] for batch in self.open_batches() for kind in kinds}
+
     def create(self, id: str) -> BinaryIO:
         """Open the content of a new file; Failure if there are too many files, or no room."""
         if len(self.ids("file-")) >= self.limits.num_files:
             raise Failure("too_large", f"file: there are {self.limits.num_files} files; delete some", field="file")
         self.check_bytes(0)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self.path(id).open("xb")
+        return open(os.open(self.path(id), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
     def check_bytes(self, num_more: int) -> None:
         """Raise Failure if all that is here would have too many bytes, with `num_more` of them."""
@@ -125,9 +137,8 @@ class Shelf:
     def delete_file(self, id: str) -> None:
         """Delete a file; Failure if there is none, or if a batch reads it."""
         self.read(id, "file_id", "file-")
-        for batch in self.open_batches():
-            if batch["input_file_id"] == id:
-                raise invalid("file_id", f"{id} is the input of {batch['id']}, which has not ended; cancel it first")
+        if user := self._in_use().get(id):
+            raise invalid("file_id", f"{id} belongs to {user}, which has not ended; cancel it first")
         self.path(f"{id}.json").unlink(missing_ok=True)
         self.path(id).unlink(missing_ok=True)
 
@@ -151,12 +162,12 @@ class Shelf:
 
     def sweep(self) -> None:
         """Remove files and batches that have expired, and content that a process has left without a record."""
-        in_use = {id for batch in self.open_batches() for id in (batch["output_id"], batch["error_id"])}
+        in_use = self._in_use()
         for path in [*self.directory.iterdir()] if self.directory.is_dir() else ():
             with suppress(FileNotFoundError):
                 if path.suffix == ".cancel" and not path.with_suffix(".open").exists():
                     path.unlink()
-                elif path.suffix == ".json" and self._is_over(self._record(path.name)):
+                elif path.suffix == ".json" and path.stem not in in_use and self._is_over(self._record(path.name)):
                     path.unlink()
                     path.with_suffix("").unlink(missing_ok=True)
                 is_abandoned = path.stat().st_mtime < time() - ABANDONED_S and path.name not in in_use
@@ -169,5 +180,9 @@ class Shelf:
         return bool(record["created_at"] + self.limits.lifetime_s <= now())
 
     def _record(self, name: str) -> Record:
-        found: Record = orjson.loads(self.path(name).read_bytes())
+        try:
+            found: Record = orjson.loads(self.path(name).read_bytes())
+        except orjson.JSONDecodeError as exc:  # the machine lost its power
+            self.path(name).unlink(missing_ok=True)
+            raise FileNotFoundError(name) from exc
         return found

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sie_triton.doors.batches.lines import LineError, check_lines, raw_lines, read_line
+from sie_triton.doors.batches.lines import MAX_BLANK, LineError, check_lines, raw_lines, read_line
 from sie_triton.doors.batches.shelf import Shelf, new_id, now
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.limits import BatchLimits, DoorLimits
@@ -72,6 +72,7 @@ def test_a_file_is_valid_or_has_errors_with_lines(tmp_path):
         (jsonl(LINE, other, LINE), 3, "duplicate_custom_id"),
         (jsonl(LINE, {**other, "body": {"input": "x" * 999}}), 2, "line_too_long"),
         (many(9), 4, "too_many_tasks"),
+        (jsonl(LINE) + b" \n" * (MAX_BLANK + 1), MAX_BLANK + 2, "invalid_json_line"),
     ]:
         _, errors = errors_of(content, line_bytes=500, num_requests=3)
         assert [(each["line"], each["code"]) for each in errors] == [(line, code)]
