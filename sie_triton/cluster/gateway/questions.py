@@ -1,4 +1,4 @@
-"""Which model a request names, and calls of Triton other than inference, which any worker can answer.
+"""The model that a request names, and calls of Triton other than inference; any worker can answer these.
 
 Workers answer without the stream: what is lost is asked again. A worker begins to serve a known model once a request
 names it.

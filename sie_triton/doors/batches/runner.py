@@ -1,4 +1,4 @@
-"""Which process runs the batches: the one of a server's doors that holds a lock. If it ends, another one goes on."""
+"""One of a server's door processes runs all batches: the holder of a lock. If it ends, another one goes on."""
 
 import asyncio
 import logging
