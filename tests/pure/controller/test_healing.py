@@ -1,8 +1,10 @@
 """Dead processes are replaced, with retries, also after a restart of the controller or tritonserver."""
 
+import mmap
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from tritonclient.utils import InferenceServerException
@@ -200,3 +202,29 @@ def test_an_old_process_is_kept_for_requests_that_were_in_preprocess_at_its_swap
         clock[0] += 31 if (in_preprocess, in_old) != (0, 0) else 20
     controller.swaps.end_superseded(read_stages(controller._directory))
     assert ended == pids[1:2]
+
+
+def test_a_briefly_stopped_process_is_not_killed(controller, child):
+    stage(controller, "a", child.pid)
+    for _ in range(2):
+        for number, is_so in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+            os.kill(child.pid, number)
+            wait_for(lambda is_so=is_so: is_stopped(child.pid) == is_so)
+            controller.tick()
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize("controller", [{"scan_s": -1.0}], indirect=True)
+def test_shared_memory_orphaned_in_two_scans_is_removed(controller, pids):
+    """Triton, the parent of the stages, is this process here."""
+    region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")
+    stage(controller, "a", pids[0], triton_pid=os.getpid())
+    region.write_bytes(bytes(4096))
+    try:
+        with region.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+            round_of(controller)
+            assert region.exists()
+            round_of(controller)
+            assert not region.exists()
+    finally:
+        region.unlink(missing_ok=True)

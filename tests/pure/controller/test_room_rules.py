@@ -1,10 +1,8 @@
 """Granting memory and evicting in whole rounds, also where models of the same name or size are easily confused."""
 
-import mmap
 import os
 import signal
 import threading
-from pathlib import Path
 from time import monotonic_ns
 
 import pytest
@@ -17,7 +15,7 @@ from sie_triton.errors import REASONS
 from sie_triton.records.grants import answer_path
 from sie_triton.records.status import ENGINES, LOADING, RESIDENT
 from sie_triton.system.host.footprint import GROWTH_BYTES, STAGE_BYTES
-from sie_triton.system.processes.pids import is_alive, is_stopped
+from sie_triton.system.processes.pids import is_alive
 from tests.support.controller import round_of, stage, wait_for
 
 # Pids of workers, by the bytes that each takes; no process has such a pid.
@@ -269,16 +267,6 @@ def test_an_old_worker_lives_until_the_eviction_of_its_model_ends(controller, co
     assert child.wait(10) == -signal.SIGTERM
 
 
-def test_a_briefly_stopped_process_is_not_killed(controller, child):
-    stage(controller, "a", child.pid)
-    for _ in range(2):
-        for number, is_so in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
-            os.kill(child.pid, number)
-            wait_for(lambda is_so=is_so: is_stopped(child.pid) == is_so)
-            controller.tick()
-    assert child.poll() is None
-
-
 def test_each_load_is_counted_once(controller, pids):
     """Loads from before the controller's start are not counted."""
     before = resident(controller, "a", pids[0], 300, resident_since_ns=1)
@@ -401,19 +389,3 @@ def test_an_idle_tokenizer_of_a_cold_model_is_evicted(controller, control, pids)
     tokenizer.record["last_used_ns"] = 1
     round_of(controller)
     assert control.swapped == [("a-preprocess", False)]
-
-
-@pytest.mark.parametrize("controller", [{"scan_s": -1.0}], indirect=True)
-def test_shared_memory_orphaned_in_two_scans_is_removed(controller, pids):
-    """Triton, the parent of the stages, is this process here."""
-    region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")
-    stage(controller, "a", pids[0], triton_pid=os.getpid())
-    region.write_bytes(bytes(4096))
-    try:
-        with region.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-            round_of(controller)
-            assert region.exists()
-            round_of(controller)
-            assert not region.exists()
-    finally:
-        region.unlink(missing_ok=True)
