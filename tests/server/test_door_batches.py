@@ -131,7 +131,7 @@ def test_an_invalid_field_of_a_batch_is_named(client, changed, param):
     assert caught.value.param.startswith(param)
 
 
-ENDLESS = jsonl([{"model": MINILM, "input": f"{i} climbing plants " * 40} for i in range(3000)])
+ENDLESS = jsonl([{"model": MINILM, "input": f"{i} climbing plants " * 5} for i in range(3000)])
 
 
 def test_small_requests_pass_and_a_cancelled_batch_keeps_its_results(client):
@@ -154,7 +154,7 @@ def test_small_requests_pass_and_a_cancelled_batch_keeps_its_results(client):
 
 def test_another_process_goes_on_when_the_one_that_runs_a_batch_is_killed(server, tmp_path):
     port = free_ports(1)[0]
-    content = jsonl([{"model": MINILM, "input": f"{i} climbing plants " * 20} for i in range(1200)])
+    content = jsonl([{"model": MINILM, "input": f"{i} climbing plants " * 4} for i in range(1200)])
     with opened(server.settings, door_port=port, door_workers=2) as url, client_of(url) as client:
         batch = started(client, content)
         done = wait_for(lambda: client.batches.retrieve(batch.id).request_counts.completed, seconds=120)
