@@ -105,7 +105,7 @@ def prepack(module: torch.nn.Module) -> None:
             setattr(module, name, ResidualNorm(child))
         elif isinstance(child, torch.nn.Linear):
             setattr(module, name, PrepackedLinear(child))
-        else:
+        elif not isinstance(child, torch.nn.MultiheadAttention):  # which reads the weights of its layers itself
             prepack(child)
 
 

@@ -26,13 +26,12 @@ from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import OURS
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.models.weights.origins import ClusterOrigin, HubOrigin, Remote
-from sie_triton.models.weights.progress import ProgressLine
+from sie_triton.models.weights.progress import ProgressLine, ReportProgress
 from sie_triton.models.weights.uses import shared
 
 log = logging.getLogger(__name__)
 
 
-ReportProgress = Callable[[str], None]
 MakeRoom = Callable[[int], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,16 +41,12 @@ class DownloadAbandoned(Exception):
     """The download was stopped because its caller has given up."""
 
 
-def no_room(num_bytes: int) -> None:
-    """Remove nothing."""
-
-
 def fetch(
     snapshot: Snapshot,
     patterns: Sequence[str],
     report_progress: ReportProgress,
-    max_bytes: int | None = None,
-    make_room: MakeRoom = no_room,
+    max_bytes: int | None,
+    make_room: MakeRoom,
 ) -> None:
     """Download the missing files that match. `report_progress` gets a line twice a second; it may raise to stop.
 

@@ -20,6 +20,7 @@ from sie_triton.errors import REASONS, LoadError
 from sie_triton.models.weights.disk import DiskCache, made_directories
 from sie_triton.models.weights.limits import LIMITS, REFUSED
 from sie_triton.models.weights.local_cache import listing
+from sie_triton.models.weights.progress import ReportProgress
 from sie_triton.models.weights.trees import fill, hashed, locked, made
 from sie_triton.models.weights.uses import Uses, record_beside
 from sie_triton.system.host.private import private_directory
@@ -31,8 +32,6 @@ OPEN_CLIP = "open_clip_pytorch_model.bin"
 
 # Part of the identity of a conversion; changes when the conversion changes.
 VERSION = "1"
-
-ReportProgress = Callable[[str], None]
 
 
 def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[str] = ()) -> list[str]:
