@@ -24,8 +24,7 @@ from sie_triton.engines.onnx.session import (
     open_session,
 )
 from sie_triton.engines.torch.facts import padding_position
-from sie_triton.engines.torch.faults import is_out_of_memory
-from sie_triton.engines.torch.gpu import empty_cache, is_unusable
+from sie_triton.engines.torch.faults import empty_cache, is_out_of_memory, is_unusable
 from sie_triton.engines.torch.rows import NO_PADDING, TOKENS_PER_PADDING, SideBySide, positions_of, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError

@@ -16,8 +16,7 @@ from sie_triton.engines.base import Answers, Engine
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
-from sie_triton.engines.torch.faults import is_out_of_memory
-from sie_triton.engines.torch.gpu import empty_cache, is_unusable
+from sie_triton.engines.torch.faults import empty_cache, is_out_of_memory, is_unusable
 from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.int8 import quantize, refusal
 from sie_triton.engines.torch.multimodal import LanguageModel

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
+from typing import IO, Any
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.errors import LoadError
@@ -61,13 +62,17 @@ def fill(directory: Path, content: Mapping[str, Path | str]) -> None:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of the file `path`; `waiting` is called until it is free, and may raise to stop."""
+    """Hold the lock of the file `path`; `waiting` as below."""
     with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waiting()
-                sleep(LIMITS.poll_s)
+        lock(file, waiting)
         yield
+
+
+def lock(file: IO[Any], waiting: Callable[[], object]) -> None:
+    """Lock an open file until it is closed; `waiting` is called until it is free, and may raise to stop."""
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            sleep(LIMITS.poll_s)
