@@ -21,9 +21,9 @@ from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, ta
 from sie_triton.engines.torch.int8 import quantize, refusal
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
-from sie_triton.engines.torch.openmp import release_team
 from sie_triton.engines.torch.precision import choose_dtype, computes_int8
 from sie_triton.engines.torch.probe import choose_path
+from sie_triton.engines.torch.process import release_team
 from sie_triton.errors import LoadError
 from sie_triton.system.host.footprint import CUDA_CONTEXT_BYTES
 
