@@ -46,7 +46,7 @@ def main() -> int:
         signal.signal(each, lambda *_: clock.stopped.set())
     with fork_server(device) if any(part.uses_workers for part in arguments.only) else nullcontext(Path()) as directory:
         # Import once for all parts, which are forked; do not initialise CUDA.
-        from sie_triton.engines.torch.imports import import_all
+        from sie_triton.engines.torch.process import import_all
 
         import_all()
         plan = Plan(device, arguments.dry_run, arguments.wrong, directory)

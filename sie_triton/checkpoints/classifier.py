@@ -1,7 +1,4 @@
-"""Reader of the files of a transformers classifier: its labels, and which of them means entailment.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Reader of the files of a transformers classifier: its labels, and which of them means entailment."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Error messages about a directory that cannot be served: its contents, what it lacks, and the remedy.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Error messages about a directory that cannot be served: its contents, what it lacks, and the remedy."""
 
 import json
 import os

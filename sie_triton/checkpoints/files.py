@@ -1,7 +1,4 @@
-"""Reader of the JSON files of a model. Error messages name the file, the key and the allowed values.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Reader of the JSON files of a model. Error messages name the file, the key and the allowed values."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""Files that gliner saves: gliner_config.json, the tokenizer, and one file with the weights of encoder and head.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Files that gliner saves: gliner_config.json, the tokenizer, and one file with the weights of encoder and head."""
 
 from dataclasses import dataclass
 from pathlib import Path

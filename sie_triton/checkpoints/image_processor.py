@@ -141,7 +141,7 @@ def _of_convnext(fields: Fields, crop: tuple[int, int] | None) -> tuple[Resizing
         return Resizing(EXACT, (edge, edge)), crop
     if crop is not None:
         raise fields.unserved("do_center_crop true cannot be served with crop_pct")
-    share = number(fields, "crop_pct")
+    share = fields.number("crop_pct")
     longer = edge / share if share > 0 else 0
     if not 1 <= longer <= LIMITS.max_image_side:
         raise fields.corrupt(f"crop_pct: must make edges of 1 to {LIMITS.max_image_side} pixels")
@@ -172,17 +172,10 @@ def scaling(fields: Fields) -> dict[str, Any]:
     if not all(std):
         raise fields.corrupt("image_std: must not be 0")
     return {
-        "scale": number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
+        "scale": fields.number("rescale_factor") if fields.flag("do_rescale", False) else 1.0,
         "mean": three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
         "std": std,
     }
-
-
-def number(fields: Fields, key: str, default: float | None = None) -> float:
-    value = fields.values.get(key, default)
-    if not is_number(value):
-        raise fields.corrupt(f"{key}: must be a number (given {value!r:.80})")
-    return float(value)
 
 
 def three(fields: Fields, key: str) -> tuple[float, float, float]:

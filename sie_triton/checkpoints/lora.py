@@ -1,7 +1,4 @@
-"""Reader of adapter_config.json, which PEFT saves with the weights of a LoRA adapter: ranks, scales and variants.
-
-Standard library only: stages may import this without torch.
-"""
+"""Reader of adapter_config.json, which PEFT saves with the weights of a LoRA adapter: ranks, scales and variants."""
 
 import math
 import re

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, shortened
-from sie_triton.checkpoints.image_processor import SOUNDS, number, processor_fields
+from sie_triton.checkpoints.image_processor import SOUNDS, processor_fields
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
@@ -38,8 +38,8 @@ class MelPlan:
             fields.integer("fft_window_size", least=16, most=1 << 16),
             fields.integer("hop_length", least=1, most=window),
             fields.integer("feature_size", least=1, most=1024),
-            number(fields, "frequency_min"),
-            number(fields, "frequency_max"),
+            fields.number("frequency_min"),
+            fields.number("frequency_max"),
             _one_of(fields, "padding", ("repeatpad", "repeat", "pad")),
             _one_of(fields, "truncation", ("fusion", "rand_trunc")) == "fusion",
         )

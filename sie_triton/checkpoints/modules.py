@@ -1,7 +1,4 @@
-"""Settings common to all directories that sentence-transformers (any version) or transformers saved.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Settings common to all directories that sentence-transformers (any version) or transformers saved."""
 
 import ast
 from collections.abc import Sequence

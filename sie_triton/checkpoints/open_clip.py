@@ -1,7 +1,4 @@
-"""Files that open_clip saves, in the terms of transformers: CLIP with its own image tower, SigLIP with timm's.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Files that open_clip saves, in the terms of transformers: CLIP with its own image tower, SigLIP with timm's."""
 
 import re
 from collections.abc import Mapping

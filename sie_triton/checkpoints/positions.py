@@ -1,6 +1,6 @@
 """Maximum number of tokens that a text model can read, by its config.json.
 
-Standard library only: render and preprocess read this without torch. A test compares the tables with transformers.
+A test compares the tables with transformers.
 """
 
 from sie_triton.checkpoints.files import Fields

@@ -1,7 +1,4 @@
-"""Reader of the files of a dense or sparse model that sentence-transformers (any version) or transformers saved.
-
-Standard library only: render and preprocess read these without torch.
-"""
+"""Reader of the files of a dense or sparse model that sentence-transformers (any version) or transformers saved."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,7 +6,7 @@ sentence-transformers keeps the same files in the directory of its only module.
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.modules import modules_of
@@ -101,7 +101,7 @@ def most_tokens(home: Path) -> int:
 
 def home_of(directory: Path) -> Path:
     """Return the directory of config.json; raise LoadError if sentence-transformers has layers after the towers."""
-    kinds = [(kind, path) for kind, path in _modules(directory) if kind != "Normalize"]
+    kinds = [(kind, path) for kind, path in modules_of(directory) if kind != "Normalize"]
     if len(kinds) != 1 or kinds[0][0] not in ("CLIPModel", "Transformer"):
         chain = " → ".join(kind for kind, _ in kinds)
         message = f"modules.json in {directory}: {chain} cannot be served; two towers must be a single Transformer"
@@ -117,7 +117,7 @@ def model_type(directory: Path) -> str:
     if is_open_clip(directory):
         return OpenClipFiles.read(directory).kind
     try:
-        found = [read_fields(path / "config.json", required=False) for _, path in _modules(directory)[:1]]
+        found = [read_fields(path / "config.json", required=False) for _, path in modules_of(directory)[:1]]
         return found[0].text("model_type", "") if found else ""
     except LoadError:
         return ""
@@ -126,7 +126,3 @@ def model_type(directory: Path) -> str:
 def model_type_file(directory: Path) -> str:
     """Return the name of the file that gives the model type."""
     return OPEN_CLIP if is_open_clip(directory) else "config.json"
-
-
-def _modules(directory: Path) -> list[tuple[str, Path]]:
-    return modules_of(directory) if has_file(directory / "modules.json") else [("Transformer", directory)]

@@ -1,7 +1,4 @@
-"""Reader of sentence_bert_config.json, the settings of a Transformer module of sentence-transformers.
-
-Standard library only: render and preprocess read this without torch.
-"""
+"""Reader of sentence_bert_config.json, the settings of a Transformer module of sentence-transformers."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -10,8 +10,6 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.engines.torch import packed_vision
-from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.inputs.images import ImageFile
@@ -118,14 +116,6 @@ def test_a_model_file_may_cut_texts_sooner(directories, library):
     assert np.allclose(served.encode(["one two three four five six"])["dense"], expected, atol=1e-5)
 
 
-def test_many_images_together(ours):
-    """There are so many patches that rows are added on a CPU."""
-    found = ours["siglip2"].encode([{"image": file} for file in FILES * 5])["dense"]
-    assert np.allclose(found, np.tile(found[: len(FILES)], (5, 1)), atol=1e-5)
-    few = ours["siglip2"].encode([{"image": file} for file in FILES])["dense"]
-    assert np.allclose(found[-len(FILES) :], few, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("kind", "tokenizer", "lowers"),
     [
@@ -179,15 +169,6 @@ def test_settings_left_to_the_class(directories, tmp_path, kind, settings):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     found = Served("siglip", tmp_path, dims={"dense": 48}).encode([{"image": file} for file in FILES])["dense"]
     assert np.allclose(found, Library(tmp_path).images(FILES), atol=1e-5)
-
-
-def test_a_tower_that_differs_from_the_library_is_refused_at_load(directories, monkeypatch):
-    """Loading compares several shapes with the library's own pass; this tower treats all as one image."""
-    monkeypatch.setattr(
-        packed_vision, "attending", lambda row, kernel: attending(Segments.of([sum(row.lengths)]), kernel)
-    )
-    with pytest.raises(LoadError, match="several shapes differ"):
-        Served("siglip", directories["siglip2"], dims={"dense": 48})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Passes of the families on a pretended GPU, and the table of what each costs: `python -m tests.support.gpu_passes`."""
+"""Passes of the families on a pretended GPU."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -130,38 +130,11 @@ def modules_of(adapter: Any) -> list[torch.nn.Module]:
     return [part for each in parts if isinstance(part := getattr(each, "model", each), torch.nn.Module)]
 
 
-def run(make: Callable[[Any, int], Any], batch: Batch, layers: int = 2) -> tuple[dict[str, Any], Book]:
+def run(make: Callable[[Any, int], Any], batch: Batch) -> tuple[dict[str, Any], Book]:
     """Return the rows of its second pass on the GPU, and the records of that pass."""
     gpu = PretendedGpu()
-    adapter = make(gpu, layers)
+    adapter = make(gpu, 2)
     with gpu.holding(*modules_of(adapter)):
         adapter.forward(batch)
         book = gpu.opened()
         return adapter.forward(batch), book
-
-
-def print_table() -> None:
-    """Print a line for each family: the cost of its pass, and the cost of one more layer."""
-    titles = ("pass", "uploads", "that wait", "downloads", "waits", "order", "kernels", "a layer more")
-    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
-    lines = [(name, make, batch_of()) for name, make in FAMILIES.items()]
-    lines += [
-        ("dense, mean, one item", dense, batch_of([17])),
-        ("dense, mean, prompts", dense, batch_of(prompt=2)),
-        ("dense, mean, padded", functools.partial(dense, path="padded"), batch_of()),
-        *((each, functools.partial(dense, architecture=each), batch_of()) for each in PACKED),
-    ]
-    for name, make, batch in lines:
-        try:
-            (_, book), (_, more) = run(make, batch, 2), run(make, batch, 3)
-        except Exception as exc:
-            print(f"| {name} | {type(exc).__name__}: {str(exc).splitlines()[0][:150]} |")
-            continue
-        waits = ", ".join(f"{times} {what}" for what, times in book.waits.items()) or "0"
-        cells = (len(book.uploads), sum(book.uploads), book.downloads, waits, book.order)
-        kernels = book.kernels.total(), more.kernels.total() - book.kernels.total()
-        print("| " + " | ".join(map(str, (name, *cells, *kernels))) + " |")
-
-
-if __name__ == "__main__":
-    print_table()

@@ -28,7 +28,7 @@ class Asked:
 
 @dataclass
 class Store:
-    """The server at `endpoint`. Reads of blobs past the first `held_after` wait for `may_send`; `away`: status 403.
+    """The server at `endpoint`. `away`: status 403.
 
     `silent`: HTTP methods whose requests wait for as long as they stand here.
     """
@@ -36,8 +36,6 @@ class Store:
     endpoint: str = ""
     asked: list[Asked] = field(default_factory=list)
     sent: int = 0
-    held_after: int = 1 << 40
-    may_send: threading.Event = field(default_factory=threading.Event)
     away: bool = False
     silent: tuple[str, ...] = ()
 
@@ -76,8 +74,6 @@ class Store:
                 start("403 Forbidden", [("Content-Length", "0")])
                 return [b""]
             reads_blob = asked.method == "GET" and "/blobs/" in asked.path
-            if reads_blob and self.num_asked("/blobs/") > self.held_after:
-                self.may_send.wait(60)
             chunks = list(inner(environ, start))
             self.sent += sum(map(len, chunks)) if reads_blob else 0
             return chunks
@@ -100,7 +96,6 @@ def running() -> Iterator[Store]:
         store.asked.clear()
         yield store
     finally:
-        store.may_send.set()
         store.silent = ()
         server.shutdown()
         server.server_close()

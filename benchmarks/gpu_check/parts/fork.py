@@ -78,7 +78,7 @@ def main(device: str) -> None:
 
     calls, is_available = [], torch.cuda.is_available
     torch.cuda.is_available = lambda: bool(calls.append(1)) or is_available()  # type: ignore[func-returns-value]
-    from sie_triton.engines.torch.imports import import_all
+    from sie_triton.engines.torch.process import import_all
 
     import_all()
     reader, writer = os.pipe()

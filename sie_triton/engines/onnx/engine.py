@@ -11,11 +11,10 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from sie_triton.checkpoints.contents import read_any_config
-from sie_triton.contract.arrays import Array, Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.base import Encoder, Engine
 from sie_triton.engines.measurements import Measurements
-from sie_triton.engines.onnx.binding import BoundSession
 from sie_triton.engines.onnx.session import (
     ATTENTION_MASK,
     INPUT_IDS,
@@ -25,8 +24,7 @@ from sie_triton.engines.onnx.session import (
     open_session,
 )
 from sie_triton.engines.torch.facts import padding_position
-from sie_triton.engines.torch.faults import is_out_of_memory
-from sie_triton.engines.torch.gpu import empty_cache, is_unusable
+from sie_triton.engines.torch.faults import empty_cache, is_out_of_memory, is_unusable
 from sie_triton.engines.torch.rows import NO_PADDING, TOKENS_PER_PADDING, SideBySide, positions_of, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
@@ -131,7 +129,7 @@ class OnnxEncoder(Encoder):
         if not usable:
             given = ", ".join(f"{each.name} {each.shape}" for each in outputs)
             raise LoadError(f"{model.path}: has the outputs {given}; it needs {' or '.join(wanted)}", "unsupported")
-        self._session = BoundSession(model.session, usable[0], self._device)
+        self._session, self._output = model.session, usable[0].name
 
     def hidden_states(
         self,
@@ -143,20 +141,17 @@ class OnnxEncoder(Encoder):
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; otherwise as torch's Encoder."""
         groups = list(side_by_side(lengths, lengths if keys is None else keys))
-        given = [
-            self._laid_out(rows, input_ids, lengths, type_ids, np.flatnonzero(rows.real), rows.places)
-            for rows in groups
-        ]
+        given = [Indices(np.flatnonzero(rows.real), rows.places) for rows in groups]
         Indices.upload([*given, *extra_indices], self._device)
         states: torch.Tensor | None = None
         for rows, indices in zip(groups, given, strict=True):
-            *inputs, real, places = indices.on(self._device)
-            padded = self._run(inputs, rows.real.shape)
+            padded = self._run(rows, input_ids, lengths, type_ids).flatten(0, 1).to(self._device)
+            real, places = indices.on(self._device)
             if len(real) == rows.real.size == len(input_ids):  # items of equal length, in their own order
-                return padded.flatten(0, 1).float()
+                return padded.float()
             if states is None:
                 states = padded.new_empty(len(input_ids), padded.shape[-1], dtype=torch.float32)
-            states.index_copy_(0, places, padded.flatten(0, 1).index_select(0, real).float())
+            states.index_copy_(0, places, padded.index_select(0, real).float())
         assert states is not None
         return states
 
@@ -167,18 +162,16 @@ class OnnxEncoder(Encoder):
         reads the last token of a row.
         """
         groups = list(side_by_side(lengths, lengths, NO_PADDING if self._padding is None else TOKENS_PER_PADDING))
-        given = [self._laid_out(rows, input_ids, lengths, type_ids) for rows in groups]
-        Indices.upload(given, self._device)
-        each = [
-            self._run(indices.on(self._device), [len(rows.items)]) for rows, indices in zip(groups, given, strict=True)
-        ]
+        each = [self._run(rows, input_ids, lengths, type_ids) for rows in groups]
         order = np.concatenate([rows.items for rows in groups])
-        return torch.cat(each).cpu().float()[torch.from_numpy(np.argsort(order))]
+        return torch.cat(each).float()[torch.from_numpy(np.argsort(order))]
 
-    def _laid_out(
-        self, rows: SideBySide, input_ids: Ints, lengths: Ints, type_ids: Ints | None, *others: Array
-    ) -> Indices:
-        """Return the graph's inputs, int64 [rows, width] each and in its order, and `others`."""
+    def _run(self, rows: SideBySide, input_ids: Ints, lengths: Ints, type_ids: Ints | None) -> torch.Tensor:
+        """Return the graph's output for some items, on the CPU; its inputs are int64 [rows, width] each.
+
+        On a GPU, ONNX Runtime copies both. Its own memory there would be reused by another thread's pass, though
+        PyTorch's kernels that read it may still wait in their stream.
+        """
         given = {
             INPUT_IDS: rows.filled(input_ids, self._padding or 0),
             ATTENTION_MASK: rows.seen.astype(np.int64),
@@ -186,10 +179,8 @@ class OnnxEncoder(Encoder):
         }
         if POSITION_IDS in self._takes:
             given[POSITION_IDS] = rows.filled(positions_of(input_ids, lengths, self._padding_position))
-        return Indices(*(given[name] for name in self._takes), *others)
-
-    def _run(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
-        return self._session.run(dict(zip(self._takes, inputs, strict=True)), sizes)
+        (made,) = self._session.run([self._output], {name: given[name] for name in self._takes})
+        return torch.from_numpy(made)
 
 
 def numbering(config: PreTrainedConfig) -> int:

@@ -1,15 +1,15 @@
 """sentence-transformers' Dense modules, each a linear layer and an activation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from sie_triton.checkpoints.contents import PICKLE, WEIGHTS
 from sie_triton.checkpoints.files import first_line, has_file, shortened
 from sie_triton.checkpoints.modules import DenseLayer
+from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.errors import LoadError
 
 
@@ -33,16 +33,11 @@ def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
     return [linear, activation(layer.activation, layer.directory)]
 
 
-def _weights(directory: Path) -> dict[str, torch.Tensor]:
+def _weights(directory: Path) -> Mapping[str, torch.Tensor]:
     if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
         return _unpickled(directory / PICKLE)
-    try:
-        with safe_open(directory / WEIGHTS, "pt") as weights:
-            # Stanford's ColBERT keeps its encoder in the same file.
-            names = [name for name in weights.keys() if name.startswith("linear.")]  # noqa: SIM118
-            return {name.removeprefix("linear."): weights.get_tensor(name) for name in names}
-    except (OSError, RuntimeError, SafetensorError) as exc:
-        raise LoadError(f"weights in {directory} cannot be loaded: {first_line(exc)}", "corrupt") from exc
+    # Stanford's ColBERT keeps its encoder in the same file.
+    return Checkpoint(directory, torch.float32, prefix="linear.", files=WEIGHTS).below("linear.")
 
 
 def _unpickled(path: Path) -> dict[str, torch.Tensor]:

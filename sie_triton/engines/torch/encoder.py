@@ -252,10 +252,9 @@ def model_of(
     directory: Path,
     dtype: torch.dtype,
     device: str,
-    auto: Any = None,
 ) -> PreTrainedModel:
     """Build an encoder from `state`, its part of a larger checkpoint in `directory`. Raise LoadError on failure."""
-    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, auto, state)
+    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, None, state)
 
 
 def _built(

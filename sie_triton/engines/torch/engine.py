@@ -1,7 +1,6 @@
 """PyTorch and transformers as an engine: packed where the model supports it, else padded."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,26 +10,22 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
-from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
 from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.engines.base import Answers, Engine
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
-from sie_triton.engines.torch.faults import is_out_of_memory
-from sie_triton.engines.torch.gpu import empty_cache, is_unusable
+from sie_triton.engines.torch.faults import empty_cache, is_out_of_memory, is_unusable
 from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.int8 import quantize, refusal
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
-from sie_triton.engines.torch.openmp import release_team
-from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype, computes_int8
 from sie_triton.engines.torch.probe import choose_path
+from sie_triton.engines.torch.process import release_team
 from sie_triton.errors import LoadError
 from sie_triton.system.host.footprint import CUDA_CONTEXT_BYTES
-from sie_triton.system.host.process_memory import share_of
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +45,6 @@ class Preparable(Protocol):
 
 
 P = TypeVar("P", bound=Preparable)
-E = TypeVar("E", bound=TorchEncoder)
 
 
 class TorchEngine(Engine):
@@ -90,9 +84,8 @@ class TorchEngine(Engine):
         """Switch to bfloat16, in later processes too, and discard the verdicts that were measured in float16."""
         self.avoid_float16()
         log.warning("%s: float16 does not hold this model's numbers: using bfloat16", self.spec.model)
-        compared = ("probe_images", *map(probe_name, self._settled))
+        self.measurements.put(**{OVERFLOWS: True, **dict.fromkeys(map(probe_name, self._settled))})
         self._settled.clear()
-        self.measurements.put(**{OVERFLOWS: True, **dict.fromkeys(compared)})
 
     def load_part(self, config: Mapping[str, Any], weights: Checkpoint, prefix: str) -> PreTrainedModel:
         """Load an encoder from the weights below `prefix` in a larger checkpoint. Errors as in `load`."""
@@ -108,24 +101,16 @@ class TorchEngine(Engine):
 
     def encoder(self, model: PreTrainedModel, is_causal: bool | None = None) -> TorchEncoder:
         """Make an encoder; with `is_causal` None, config.json decides, else the architecture."""
-        return self._named(TorchEncoder(directed(model, is_causal), self.spec.runtime.attention_backend))
+        return TorchEncoder(directed(model, is_causal), self.spec.runtime.attention_backend)
 
     def language_model(self, model: PreTrainedModel, is_causal: bool | None = None) -> LanguageModel:
         """Make a language model, which takes states of text and of images."""
-        return self._named(LanguageModel(directed(model, is_causal), self.spec.runtime.attention_backend))
-
-    def _named(self, encoder: E) -> E:
-        encoder.loras.base = self.spec.model
-        return encoder
+        return LanguageModel(directed(model, is_causal), self.spec.runtime.attention_backend)
 
     def prepared(self, part: P) -> P:
         """Prepare `part` for speed and return it. Raise LoadError if it does not support the attention backend."""
         part.prepare(self.spec.runtime.attention_backend)
         return part
-
-    def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
-        """Make a vision tower for images of any shape. Raise LoadError if its results differ from transformers'."""
-        return PackedVisionTower(model, plan, self.spec.runtime.attention_backend, self.measurements)
 
     def settle(self, encoder: TorchEncoder, part: str = "", max_length: int | None = None, hides: int = 0) -> None:
         """Prepare `encoder` and choose a path with the results of transformers. Raise LoadError if there is none.
@@ -133,6 +118,7 @@ class TorchEngine(Engine):
         `part` names a part of a model that has several; `max_length` is then the part's own limit. Items of up to
         `hides` tokens may end in some that are not attended to.
         """
+        encoder.loras.base = self.spec.model
         longest = max_length or self.spec.max_sequence_length
         verdict = choose_path(encoder, longest, self.measurements, probe_name(part), hides)
         name = f"{self.spec.model}, {part}," if part else self.spec.model
@@ -193,19 +179,15 @@ class TorchEngine(Engine):
         empty_cache()
 
     def used_bytes(self) -> int:
-        return used_bytes(self.device)
+        """Return the memory, in bytes, that ending this process frees; on a GPU, what PyTorch holds there."""
+        if self.device == "cpu":
+            return super().used_bytes()
+        return int(torch.cuda.memory_reserved(self.device)) + CUDA_CONTEXT_BYTES
 
 
 def probe_name(part: str) -> str:
     """Key of the part's verdict in the measurements."""
     return f"probe_{part}" if part else "probe"
-
-
-def used_bytes(device: str) -> int:
-    """Device memory, in bytes, that ending this process frees; on a GPU, the memory that PyTorch holds there."""
-    if device == "cpu":
-        return share_of(os.getpid()).own
-    return int(torch.cuda.memory_reserved(device)) + CUDA_CONTEXT_BYTES
 
 
 def directed(model: PreTrainedModel, is_causal: bool | None) -> PreTrainedModel:

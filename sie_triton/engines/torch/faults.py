@@ -1,4 +1,4 @@
-"""Errors caused by the machine, not by the model."""
+"""Errors caused by the machine, not by the model, and what PyTorch holds on a GPU afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +27,25 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_of_machine(error: BaseException) -> bool:
     """True if the model could succeed once a package, the device or a lack of memory is repaired."""
     return isinstance(error, ImportError | OSError) or is_out_of_memory(error) or _says(error, OF_DEVICE)
+
+
+def is_unusable(device: str) -> bool:
+    """True after an error inside a kernel: it persists in this process, and every later CUDA call raises it again.
+
+    This waits for a stream, not for the whole device: another thread may be recording a CUDA graph.
+    """
+    try:
+        if device != "cpu":
+            torch.cuda.current_stream(device).synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def empty_cache() -> None:
+    """Return the GPU memory that PyTorch caches."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.arrays import Ints
-from sie_triton.engines.torch.attention_pooling import linear
 from sie_triton.engines.torch.tower import Tower
 
 
@@ -53,5 +52,9 @@ def filmed(patches: torch.Tensor, frames: int) -> torch.Tensor:
 
 def as_product(convolution: torch.nn.Conv3d) -> torch.nn.Linear:
     """Return the linear layer for a convolution whose strides equal its kernel: GPUs are fast at one large product."""
-    bias = convolution.bias
-    return linear(convolution.weight.detach().flatten(1), None if bias is None else bias.detach())
+    bias, weight = convolution.bias, convolution.weight.detach().flatten(1)
+    layer = torch.nn.Linear(weight.shape[1], len(weight), bias=bias is not None, device="meta")
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = torch.nn.Parameter(bias.detach(), requires_grad=False)
+    return layer

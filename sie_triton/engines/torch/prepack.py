@@ -9,8 +9,8 @@ import inspect
 import torch
 
 from sie_triton.engines.torch import cpu_kernels as kernels
-from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.facts import names_in
+from sie_triton.engines.torch.process import keep_freed_pages
 
 # (Linear, activation) attributes of feed-forward modules: BERT and RoBERTa, DistilBERT.
 FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
@@ -105,7 +105,7 @@ def prepack(module: torch.nn.Module) -> None:
             setattr(module, name, ResidualNorm(child))
         elif isinstance(child, torch.nn.Linear):
             setattr(module, name, PrepackedLinear(child))
-        else:
+        elif not isinstance(child, torch.nn.MultiheadAttention):  # which reads the weights of its layers itself
             prepack(child)
 
 

@@ -1,17 +1,17 @@
-"""Encoders within a model, run with transformers' own code. All inputs of a batch have one size."""
+"""Encoders within a model, run with transformers' own code."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.contract.arrays import Ints
-from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.attention.library import library_attention
-from sie_triton.engines.torch.attention_pooling import AttentionPooling
 from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.prepack import lay_out
 
@@ -69,19 +69,56 @@ class VisionTower(Tower):
         """Return the model's outputs for all images; `pixels` is [images · image_bytes], in the unit of `plan`."""
         return self._model(pixel_values=self._pixels(pixels))
 
+    def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
+        """Return one vector per image, [images, d], of a model that pools its states; all `shapes` are the plan's."""
+        vectors: torch.Tensor = self(pixels).pooler_output
+        return vectors
 
-class PooledVisionTower(VisionTower):
-    """Vision model whose last layer is attention pooling (SigLIP)."""
 
-    def __init__(self, model: PreTrainedModel, plan: ImagePlan) -> None:
-        super().__init__(model, plan)
-        pooled: Any = model
-        pooled.head, pooled.use_head = AttentionPooling(pooled.head), False
-        self._head = pooled.head
+class NaflexTower(Tower):
+    """The vision model of SigLIP 2, for images of any shape: each is a row of patches, padded to the longest row.
+
+    `image_bytes` is the size of the largest image.
+    """
+
+    def __init__(self, model: PreTrainedModel, plan: NaflexPlan) -> None:
+        super().__init__(model)
+        self._plan, self._side = plan, plan.patch_size
+        self._patch_bytes = 3 * self._side**2
+        self.image_bytes = plan.max_num_patches * self._patch_bytes
+        mean, std = (torch.tensor(each, device=self.device).repeat(self._side**2) for each in (plan.mean, plan.std))
+        self._scale, self._offset = plan.scale / std, mean / std
+
+    def takes(self, lengths: Ints, shapes: Ints) -> bool:
+        """Return whether sizes in bytes, and heights and widths in pixels, are those of images made by `plan`."""
+        patches = shapes // self._side
+        whole = (shapes == patches * self._side).all() and (patches > 0).all()
+        num_patches = patches[:, 0].astype(np.int64) * patches[:, 1]
+        fits = (patches <= self._plan.max_num_patches).all() and (num_patches <= self._plan.max_num_patches).all()
+        return bool(whole and fits and (lengths == num_patches * self._patch_bytes).all())
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Height and width, in pixels, of a square image with about the maximum number of patches."""
+        return self._plan.shape(1, 1)
 
     @torch.inference_mode()
     def vectors(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
-        """Return one vector per image, [images, d], for uint8 pixels [images · image_bytes]."""
-        states = self(pixels).last_hidden_state
-        vectors: torch.Tensor = self._head(states.flatten(0, 1), Segments.of([states.shape[1]] * len(states)))
+        """Return one vector per image, [images, d].
+
+        `pixels` is uint8 [bytes], `shapes` int32 [images, 2]: height and width in pixels.
+        """
+        grids = torch.from_numpy(shapes // self._side)
+        images = torch.split(torch.from_numpy(pixels).to(self.device), (3 * shapes.prod(1, dtype=np.int64)).tolist())
+        rows = [self._patches(image, *grid) for image, grid in zip(images, grids.tolist(), strict=True)]
+        vectors: torch.Tensor = self._model(
+            pixel_values=pad_sequence(rows, batch_first=True),
+            pixel_attention_mask=pad_sequence([row.new_ones(len(row), dtype=torch.long) for row in rows], True),
+            spatial_shapes=grids,
+        ).pooler_output
         return vectors
+
+    def _patches(self, image: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        """Return the normalised patches of an image, [patches, values per patch]."""
+        patches = image.view(rows, self._side, columns, self._side, 3).transpose(1, 2).reshape(-1, self._patch_bytes)
+        return (patches.float() * self._scale - self._offset).to(self.dtype)

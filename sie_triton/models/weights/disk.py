@@ -14,7 +14,6 @@ from time import time
 from typing import Any
 
 from sie_triton.contract.spec import Runtime
-from sie_triton.models.weights.conversions import Conversion, conversions
 from sie_triton.models.weights.entries import Entry, entries
 from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import OURS, hub_cache
@@ -24,18 +23,19 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CachedGraphs:
-    """The directory of a model's graphs."""
+class MadeDirectory:
+    """A directory that this package has made: the graphs of a model, or a model whose pickles were converted."""
 
     directory: Path
     size: int
-    last_use: float
+    last_use: float  # in seconds since 1970; without a record, when it was made
 
     @property
     def name(self) -> str:
-        return f"graphs of {self.directory.name}"
+        return f"{self.directory.parent.name}/{self.directory.name}"
 
     def remove(self) -> bool:
+        """Remove the directory; return False if a process uses it."""
         record = record_beside(self.directory)
         with if_unused(record) as unused:
             if unused:
@@ -85,23 +85,23 @@ class DiskCache:
         usage = self.usage(self.weights)
         return bool(usage.used + num_bytes <= (usage.used + usage.free) * self.threshold_percent / 100)
 
-    def _removable(self) -> Sequence[Entry | Conversion | CachedGraphs]:
+    def _removable(self) -> Sequence[Entry | MadeDirectory]:
         """Return the entries that may be removed, least recently used first."""
-        found: list[Entry | Conversion | CachedGraphs] = [*entries(self.weights)]
+        found: list[Entry | MadeDirectory] = [*entries(self.weights)]
         if self.data.is_dir() and self.data.stat().st_dev == self.weights.stat().st_dev:
-            found += conversions(self.data / "converted")
-            found += _graphs(self.data / "graphs")
+            found += (each for kind in ("converted", "graphs") for each in made_directories(self.data / kind))
         recent = self.now() - LIMITS.recent_s
         dated = [(entry.last_use, entry.name, entry) for entry in found if entry.last_use is not None]
         return [entry for used, _, entry in sorted(dated, key=lambda each: each[:2]) if used < recent]
 
 
-def _graphs(home: Path) -> Iterator[CachedGraphs]:
-    for path in sorted(home.glob("*/")):
+def made_directories(home: Path, pattern: str = "[!.]*/") -> Iterator[MadeDirectory]:
+    """Yield the directories in `home` that match, without those that are being made."""
+    for path in sorted(home.glob(pattern)):
         with suppress(OSError):
             used = last_use(record_beside(path))
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            yield CachedGraphs(path, size, path.stat().st_mtime if used is None else used)
+            size = sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+            yield MadeDirectory(path, size, path.stat().st_mtime if used is None else used)
 
 
 @contextmanager

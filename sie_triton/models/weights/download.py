@@ -4,7 +4,6 @@ An interrupted download is resumed, by this or another process; huggingface_hub 
 """
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -26,13 +25,13 @@ from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import OURS
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.models.weights.origins import ClusterOrigin, HubOrigin, Remote
-from sie_triton.models.weights.progress import ProgressLine
+from sie_triton.models.weights.progress import ProgressLine, ReportProgress
+from sie_triton.models.weights.trees import lock
 from sie_triton.models.weights.uses import shared
 
 log = logging.getLogger(__name__)
 
 
-ReportProgress = Callable[[str], None]
 MakeRoom = Callable[[int], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,16 +41,12 @@ class DownloadAbandoned(Exception):
     """The download was stopped because its caller has given up."""
 
 
-def no_room(num_bytes: int) -> None:
-    """Remove nothing."""
-
-
 def fetch(
     snapshot: Snapshot,
     patterns: Sequence[str],
     report_progress: ReportProgress,
-    max_bytes: int | None = None,
-    make_room: MakeRoom = no_room,
+    max_bytes: int | None,
+    make_room: MakeRoom,
 ) -> None:
     """Download the missing files that match. `report_progress` gets a line twice a second; it may raise to stop.
 
@@ -179,7 +174,8 @@ class Transfer:
         blob = self._blobs / remote.etag
         if not blob.exists():
             with self._partial(remote).open("ab") as file:
-                self._hold(file)
+                lock(file, self._check_stop)
+                file.seek(0, os.SEEK_END)  # the lock's previous owner may have extended it
                 # The process that held the lock may have completed the file.
                 if not blob.exists():
                     self._receive(remote, file)
@@ -189,16 +185,6 @@ class Transfer:
 
     def _partial(self, remote: Remote) -> Path:
         return self._blobs / f"{remote.etag}{PARTIAL}"
-
-    def _hold(self, file: IO[bytes]) -> None:
-        """Lock the file and seek to its end, since the lock's previous owner may have extended it."""
-        while True:
-            self._check_stop()
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.seek(0, os.SEEK_END)
-                return
-            self.stop.wait(LIMITS.progress_s)
 
     def _receive(self, remote: Remote, file: IO[bytes]) -> None:
         if remote.size is not None and file.tell() > remote.size:

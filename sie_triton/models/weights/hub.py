@@ -7,7 +7,6 @@ else the cluster cache is asked, then the hub. If neither can be reached, the lo
 import fcntl
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,16 +16,17 @@ from typing import Any
 
 from sie_triton.checkpoints.files import inside
 from sie_triton.errors import LoadError
-from sie_triton.models.weights.cluster import Cluster
+from sie_triton.models.weights.cluster import COMMIT, Cluster
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import home_of, hub_cache, is_complete, keep_names, known_names, listing
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.system.host.files import write_atomically
 
 log = logging.getLogger(__name__)
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
-
 DEFAULT_REVISION = "main"
+
+ANY_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,43 @@ def snapshot(reference: str, *, allow_hub: bool, cluster: str = "", pin: Path | 
         file.truncate(0)
         json.dump({"reference": reference, "commit": found.commit, "files": found.files}, file)
     return found
+
+
+class Hub:
+    """The hub, and the cache `cluster` before it, asked whether weights are there; for one thread.
+
+    At most `max_hub_questions` repositories are asked about, and no further one once the hub is unreachable.
+    """
+
+    def __init__(self, *, allowed: bool, cluster: str = "") -> None:
+        self._cluster = cluster
+        self._allowed = allowed
+        self._num_queried = 0
+        self._unreachable: LoadError | None = None
+
+    def check(self, reference: str, patterns: Sequence[str] = ANY_WEIGHTS) -> None:
+        """Raise LoadError if no file of `org/name[@revision]` in `patterns` is cached, and the hub lacks it."""
+        try:
+            if snapshot(reference, allow_hub=False).matching(patterns):
+                return
+        except LoadError:
+            if not self._allowed and not self._cluster:
+                raise
+        if self._unreachable:
+            raise self._unreachable
+        if self._num_queried < LIMITS.max_hub_questions:
+            self._num_queried += 1
+            self._ask(reference)
+
+    def _ask(self, reference: str) -> None:
+        try:
+            failure = snapshot(reference, allow_hub=self._allowed, cluster=self._cluster).unknown
+        except LoadError as exc:
+            failure = exc
+        if failure and failure.reason == "network":
+            self._unreachable = failure
+        if failure:
+            raise failure
 
 
 def _read_pin(text: str, reference: str) -> dict[str, Any]:

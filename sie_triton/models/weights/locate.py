@@ -19,6 +19,7 @@ from sie_triton.models.weights.entries import record_of
 from sie_triton.models.weights.hub import Snapshot
 from sie_triton.models.weights.local_cache import listing
 from sie_triton.models.weights.onnx_choice import graph_of
+from sie_triton.models.weights.progress import ReportProgress
 from sie_triton.models.weights.trees import completed
 from sie_triton.models.weights.uses import Uses
 
@@ -29,14 +30,8 @@ MODEL_FILES = (*SMALL_FILES, *WEIGHTS)
 
 PACKAGE, HUB = "package://", "hub://"
 
-ReportProgress = Callable[[str], None]
-
 # Maps a checkpoint directory to {subdirectory: repository whose small files belong there}.
 OtherRepositories = Callable[[Path], Mapping[str, str]]
-
-
-def no_other_repositories(directory: Path) -> Mapping[str, str]:
-    return {}
 
 
 def locate(
@@ -47,7 +42,7 @@ def locate(
     patterns: Sequence[str] = MODEL_FILES,
     pin: Path | None = None,
     report_progress: ReportProgress = lambda line: None,
-    other_repositories: OtherRepositories = no_other_repositories,
+    other_repositories: OtherRepositories = lambda directory: {},
     cache: Path | None = None,
     max_bytes: int | None = None,
     uses: Uses | None = None,
@@ -77,7 +72,7 @@ def loadable(
     engines: Collection[str] = (TORCH,),
     pin: Path | None = None,
     report_progress: ReportProgress = lambda line: None,
-    other_repositories: OtherRepositories = no_other_repositories,
+    other_repositories: OtherRepositories = lambda directory: {},
     uses: Uses | None = None,
 ) -> Path:
     """Like `locate`, for all files that loading `spec` needs.

@@ -1,32 +1,28 @@
 """Convert a model whose weights exist only as pickles into a directory of the same model with safetensors.
 
-A pickle may contain code. A confined process (unpickle.py) reads it once; the result is cached under the identity of
-the pickle file.
+A pickle may contain code. A confined process (unpickle.py) reads it once; the result is cached under the identities of
+the model's files.
 """
 
-import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from time import monotonic
-from typing import IO
 
 from sie_triton.checkpoints.files import first_line, inside, read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
-from sie_triton.models.weights.conversions import LOCK, MODELS, TENSORS
-from sie_triton.models.weights.disk import DiskCache
+from sie_triton.models.weights.disk import DiskCache, made_directories
 from sie_triton.models.weights.limits import LIMITS, REFUSED
 from sie_triton.models.weights.local_cache import listing
-from sie_triton.models.weights.trees import locked, tree_of
-from sie_triton.models.weights.uses import Uses, record_beside, shared
+from sie_triton.models.weights.progress import ReportProgress
+from sie_triton.models.weights.trees import fill, hashed, locked, made
+from sie_triton.models.weights.uses import Uses, record_beside
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.child import describe_exit
 from sie_triton.system.processes.confined import start
@@ -34,12 +30,8 @@ from sie_triton.system.processes.confined import start
 SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OPEN_CLIP = "open_clip_pytorch_model.bin"
 
-# Part of the names of converted files; changes when the conversion changes.
+# Part of the identity of a conversion; changes when the conversion changes.
 VERSION = "1"
-
-HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-
-ReportProgress = Callable[[str], None]
 
 
 def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[str] = ()) -> list[str]:
@@ -74,39 +66,33 @@ def without_pickles(
     disk: DiskCache,
     uses: Uses,
 ) -> Path:
-    """Return a directory below `cache` with the files of `directory` that match `wanted`, and `names` converted.
+    """Return a directory below `cache` with links to those files of `directory` that match `wanted`, `names` converted.
 
     `report_progress` is called periodically with a line of progress, and may raise to stop. LoadError says why a file
     cannot be converted. `disk` makes room for the conversions, and `uses` holds the result.
     """
+    files = {name: directory / name for name in names}
+    for path in files.values():
+        if not path.is_file():
+            raise LoadError(f"{path.name} is missing in {path.parent}", "not found")
+    links = {name: directory / name for name in listing(directory) if matches(name, wanted) and name not in files}
+    states = {name: (stat.st_size, stat.st_mtime_ns) for name, path in files.items() if (stat := path.stat())}
+    origin = hashed({str(directory.resolve()): tuple(wanted)})
     try:
-        home = private_directory(cache)
-        with shared(home / LOCK):
-            tree = _without_pickles(directory, wanted, names, home, report_progress, disk)
+        tree = private_directory(cache) / f"{origin}-{hashed({**links, **states, 'version': VERSION})}"
+        with locked(cache / f"{origin}.lock", lambda: report_progress("another process converts the weights")):
             uses.hold(record_beside(tree))
-        return tree
+            if not tree.is_dir():
+                disk.make_room(sum(size for size, _ in states.values()))
+                with made(tree) as fresh:
+                    fill(fresh, {**links, **_safe_indexes(directory, names)})
+                    targets = {path: fresh / _safe_name(name) for name, path in files.items()}
+                    _convert(targets, lambda: report_progress(f"converting {len(files)} pickled files to safetensors"))
+                for outdated in made_directories(cache, f"{origin}-*/"):
+                    outdated.remove()
     except OSError as exc:
         raise LoadError(f"{cache}: cannot store converted weights: {first_line(exc)}", "failed") from exc
-
-
-def _without_pickles(
-    directory: Path,
-    wanted: Sequence[str],
-    names: Sequence[str],
-    home: Path,
-    report_progress: ReportProgress,
-    disk: DiskCache,
-) -> Path:
-    content: dict[str, Path | str] = {
-        name: directory / name for name in listing(directory) if matches(name, wanted) and name not in names
-    }
-    paths = [directory / name for name in names]
-    made = _converted(paths, private_directory(home / TENSORS), report_progress, disk)
-    content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
-    for module in {str(PurePosixPath(name).parent) for name in names}:
-        if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
-            content[str(PurePosixPath(module, "model.safetensors.index.json"))] = _safe_index(index)
-    return tree_of(content, private_directory(home / MODELS))
+    return tree
 
 
 def _of_module(names: Collection[str], module: str) -> list[str]:
@@ -134,76 +120,31 @@ def _safe_name(name: str) -> str:
     return str(path.with_name(path.name.replace("pytorch_model", "model", 1)))
 
 
-def _safe_index(path: Path) -> str:
-    """Return the shard index (which tensor is in which file), with the names of the converted files."""
-    index = read_fields(path).text_map("weight_map")
-    for shard in set(index.values()):
-        inside(path.parent, shard, f"{path}: weight_map")
-    size = {"total_size": read_fields(path).fields("metadata").integer("total_size", 0, most=None)}
-    return json.dumps({"metadata": size, "weight_map": {name: _safe_name(shard) for name, shard in index.items()}})
-
-
-def _converted(paths: Sequence[Path], home: Path, report_progress: ReportProgress, disk: DiskCache) -> list[Path]:
-    """Convert the files that are not converted yet; return the safetensors of each of `paths`."""
-    for path in paths:
-        if not path.is_file():
-            raise LoadError(f"{path.name} is missing in {path.parent}", "not found")
-    origins = [_identity(path) for path in paths]
-    targets = [home / f"{origin}-{state}.safetensors" for origin, state in origins]
-    with ExitStack() as stack:
-        for origin in sorted({origin for origin, _ in origins}):
-            stack.enter_context(
-                locked(home / f"{origin}.lock", lambda: report_progress("another process converts the weights"))
-            )
-        missing = {path: target for path, target in zip(paths, targets, strict=True) if not target.exists()}
-        if missing:
-            disk.make_room(sum(path.stat().st_size for path in missing))
-            _convert(missing, lambda: report_progress(f"converting {len(missing)} pickled files to safetensors"))
-            _remove_outdated(home, dict(origins))
-    return targets
-
-
-def _remove_outdated(home: Path, states: Mapping[str, str]) -> None:
-    """Remove conversions of earlier states of these files."""
-    for origin, state in states.items():
-        for path in home.glob(f"{origin}-*"):
-            if path.name != f"{origin}-{state}.safetensors":
-                path.unlink()
-
-
-def _identity(path: Path) -> tuple[str, str]:
-    """Return an id of the file's origin and an id of its state.
-
-    For a file in the hub's cache, the origin is the hash that names its blob; otherwise a hash of the path.
-    """
-    file = path.stat()
-    link = Path(os.readlink(path)) if path.is_symlink() else path
-    if link.parent.name == "blobs" and HASH.fullmatch(link.name):
-        return link.name, f"{file.st_size}-{VERSION}"
-    origin = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
-    return origin, f"{file.st_size}-{file.st_mtime_ns}-{VERSION}"
+def _safe_indexes(directory: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the shard indexes (which tensor is in which file) of the pickles, for the converted files."""
+    found = {}
+    for module in {PurePosixPath(name).parent for name in names}:
+        path = directory / module / INDEX
+        if path.exists() and not (directory / module / SINGLE).exists():
+            index = read_fields(path).text_map("weight_map")
+            for shard in set(index.values()):
+                inside(path.parent, shard, f"{path}: weight_map")
+            size = {"total_size": read_fields(path).fields("metadata").integer("total_size", 0, most=None)}
+            shards = {name: _safe_name(shard) for name, shard in index.items()}
+            found[str(module / "model.safetensors.index.json")] = json.dumps({"metadata": size, "weight_map": shards})
+    return found
 
 
 def _convert(targets: Mapping[Path, Path], waiting: Callable[[], None]) -> None:
-    """Convert each file to its target, all or none."""
+    """Convert each file to its target."""
     with ExitStack() as stack:
-        made = {path: stack.enter_context(_fresh(target.parent)) for path, target in targets.items()}
+        for target in targets.values():
+            target.parent.mkdir(parents=True, exist_ok=True)
+        made = {path: stack.enter_context(target.open("wb")) for path, target in targets.items()}
         _unpickle({path: file.fileno() for path, file in made.items()}, waiting)
         for path, file in made.items():
-            _check(Path(file.name), path)
+            _check(targets[path], path)
             os.fsync(file.fileno())
-        for path, file in made.items():
-            Path(file.name).rename(targets[path])
-
-
-@contextmanager
-def _fresh(directory: Path) -> Iterator[IO[bytes]]:
-    """Yield a new temporary file in `directory`, which is removed at the end unless it was renamed."""
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".", delete=False) as file:
-        try:
-            yield file
-        finally:
-            Path(file.name).unlink(missing_ok=True)
 
 
 def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:

@@ -7,8 +7,8 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import CatalogError
 from sie_triton.models.catalog import ModelConfig
 from sie_triton.models.catalog.load import load_directory, load_files
-from sie_triton.models.catalog.mention import all_known, mentioned
 from sie_triton.models.catalog.names import conflict_key
+from sie_triton.models.catalog.select import all_known, mentioned
 from sie_triton.pipeline.render.build import spec_of
 from sie_triton.records.known_file import write_known
 from sie_triton.records.serving_file import Serving

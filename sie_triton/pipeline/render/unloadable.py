@@ -7,8 +7,8 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.on_disk import check_weights
 from sie_triton.models.environments.venv import find, try_out
+from sie_triton.models.weights.hub import ANY_WEIGHTS, Hub
 from sie_triton.models.weights.locate import HUB, SMALL_FILES
-from sie_triton.models.weights.on_hub import WEIGHTS, Hub
 from sie_triton.settings import Settings
 
 # Maximum number of models that a warning names.
@@ -49,7 +49,7 @@ def warnings_of(found: Causes) -> Iterator[str]:
 def _of_weights(spec: ModelSpec, hub: Hub) -> Iterator[str]:
     try:
         if spec.weights.startswith(HUB):
-            hub.check(spec.weights.removeprefix(HUB), SMALL_FILES if spec.endpoint else WEIGHTS)
+            hub.check(spec.weights.removeprefix(HUB), SMALL_FILES if spec.endpoint else ANY_WEIGHTS)
         else:
             check_weights(spec)
     except LoadError as exc:

@@ -21,9 +21,10 @@ import numpy as np
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import Engine, open_engine
-from sie_triton.engines.torch.allocator import limit_kept_memory
-from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called by the fork server
-from sie_triton.engines.torch.openmp import wait_briefly
+from sie_triton.engines.torch.process import (
+    configure_libraries,
+    import_all,  # noqa: F401  # called by the fork server
+)
 from sie_triton.errors import BusyError, LoadError, ModelError, OutOfMemory, SIEError
 from sie_triton.models.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.models.families.shared.token_pooling import with_pooling
@@ -63,8 +64,7 @@ NO_MEMORY = Failed.of(OutOfMemory("there is not enough memory for the pass"))
 def main(descriptors: Sequence[int]) -> None:
     logs.configure(level=logging.WARNING)
     logging.getLogger("sie_triton").setLevel(logging.INFO)
-    wait_briefly()
-    limit_kept_memory()
+    configure_libraries()
     ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):

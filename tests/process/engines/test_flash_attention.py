@@ -127,15 +127,6 @@ def test_this_pytorchs_operator_takes_the_arguments(is_there, heads, kv_heads, w
     assert (out.dtype, out.device.type) == (dtype, "meta")
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_pass_copies_bounds_and_keys_once(device):
-    """All layers get the same tensors."""
-    segments, device = Segments.of(ITEMS, KEYS), torch.device(device)
-    assert segments.offsets(device) is segments.offsets(device)
-    assert segments.num_keys(device) is segments.num_keys(device)
-    assert segments.num_keys(device).device == device
-
-
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_the_package_is_called_as_it_asks(monkeypatch, window):
     """The package's function of 2.8 takes no number of keys."""

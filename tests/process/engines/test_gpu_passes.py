@@ -127,38 +127,3 @@ def test_numbers_of_both_types_come_back_together():
     for tensor, came, here in zip(tensors, found, downloaded(*tensors), strict=True):
         np.testing.assert_array_equal(came, here, strict=True)
         assert came.tolist() == tensor.tolist()
-
-
-CROSSINGS = {
-    "a copy of ordinary memory": (lambda x: torch.ones(2).to(x.device, non_blocking=True), "u", [True]),
-    "one that is told to wait": (lambda x: torch.ones(2).pin_memory().to(x.device), "u", [True]),
-    "one of page-locked memory": (lambda x: torch.ones(2).pin_memory().to(x.device, non_blocking=True), "u", [False]),
-    "an index from here": (lambda x: x[torch.tensor([1, 0])], "u", [True]),
-    "into what is there": (lambda x: x.copy_(torch.ones(3)), "u", [True]),
-    "a mask": (lambda x: x[x > 1], "s", []),
-    "a number": (lambda x: float(x[0]), "s", []),
-    "every number": (lambda x: [int(each) for each in x], "sss", []),
-    "a condition": (lambda x: bool((x > 5).any()), "s", []),
-    "repetitions": (lambda x: x.repeat_interleave(x.long()), "s", []),
-    "so many repetitions": (lambda x: x.repeat_interleave(x.long(), output_size=6), "", []),
-    "lengths": (lambda x: torch.segment_reduce(x, "max", lengths=torch.ones_like(x).long()), "ss", []),
-    "back": (lambda x: x.cpu(), "d", []),
-    "numbers made there": (lambda x: torch.zeros(3, device=x.device).add_(x).mul(2.0), "", []),
-}
-
-
-@pytest.mark.parametrize("name", CROSSINGS)
-def test_the_book_records_transfers_and_synchronisations(name):
-    """Transfers and synchronisations are recorded as PyTorch's CUDA code makes them."""
-    crosses, order, uploads = CROSSINGS[name]
-    gpu = PretendedGpu()
-    with gpu, torch.inference_mode():
-        x = torch.tensor([1.0, 2.0, 3.0]).to(DEVICE)
-        book = gpu.opened()
-        crosses(x)
-    assert (book.order, book.uploads) == (order, uploads)
-
-
-def test_tensors_of_two_devices_do_not_mix():
-    with PretendedGpu(), pytest.raises(RuntimeError, match="tensors on cuda:0 and on cpu"):
-        torch.ones(2).to(DEVICE) + torch.ones(2)

@@ -12,11 +12,13 @@ from sie_triton.checkpoints.onnx import graphs
 from sie_triton.contract.spec import ONNX, Runtime
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine, OnnxModel, open_session
+from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import recognise
 from sie_triton.models.weights.onnx_choice import graph_of
 from tests.support.loading import load_adapter, token_batch
 from tests.support.models import save_pylate, save_splade
+from tests.support.pretended_gpu import PretendedGpu
 from tests.support.stages import spec
 
 LENGTHS = np.array([9, 2, 31, 2, 8], np.int32)
@@ -66,6 +68,19 @@ def test_a_graph_gives_what_safetensors_do(directories):
         token_batch(IDS[:9], LENGTHS[:1], is_query=IS_QUERY[:1], outputs=("multivector",))
     )
     np.testing.assert_allclose(alone["multivector"], found["multivector"][: len(alone["multivector"])], atol=2e-6)
+
+
+def test_states_go_to_the_gpu_in_one_upload(directories):
+    """It carries what the caller reads there, too, and they are those of a CPU."""
+    _, graph = directories
+    model = OnnxEngine(of(graph), "cpu", Measurements()).load(graph)
+    expected = OnnxEncoder(model, ("last_hidden_state",), 3).hidden_states(IDS, LENGTHS, LENGTHS - 1)
+    gpu, after = PretendedGpu(), Indices(np.arange(3))
+    with gpu:
+        encoder = OnnxEncoder(model, ("last_hidden_state",), 3, "cuda:0")
+        found = encoder.hidden_states(IDS, LENGTHS, LENGTHS - 1, extra_indices=[after])
+        assert after.on(found.device)[0].held.tolist() == [0, 1, 2]
+    assert torch.equal(found.held, expected)
 
 
 class Summing(torch.nn.Module):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import NESTED, ImagePlan, number
+from sie_triton.checkpoints.image_processor import NESTED, ImagePlan
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import kind_of
 from sie_triton.contract import Extraction, Findings, Line, Object, ParameterValue, Rows
@@ -62,7 +62,7 @@ class Florence2Files:
             config.integer("image_token_id", 51289),
             text.integer("max_position_embeddings", 1024, least=2),
             BANNED if original else frozenset(asked.fields("phrase_grounding").texts("banned_grounding_tokens")),
-            number(asked.fields("ocr"), "AREA_THRESHOLD", 0.0),
+            asked.fields("ocr").number("AREA_THRESHOLD", 0.0),
             TOKENS if original else (),
             original,
         )

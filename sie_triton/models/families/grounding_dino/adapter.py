@@ -27,12 +27,12 @@ from sie_triton.contract.tensors import (
     READ,
 )
 from sie_triton.engines.base import Encoder
-from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.engines.torch.attention.library import check_supported, library_attention
 from sie_triton.engines.torch.encoder import load_model, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
+from sie_triton.engines.torch.process import keep_freed_pages
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.grounding_dino import (
     BOX_THRESHOLD,

@@ -1,4 +1,4 @@
-"""SigLIP's forward pass: texts of one length packed; images of one size side by side, of any shape packed."""
+"""SigLIP's forward pass: texts of one length packed; images side by side."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.packed_vision import PackedVisionTower
-from sie_triton.engines.torch.tower import PooledVisionTower
+from sie_triton.engines.torch.tower import NaflexTower, VisionTower
 from sie_triton.models.families.shared.towers.adapter import TowerAdapter, towers
 from sie_triton.models.families.siglip import SiglipFiles
 
@@ -24,7 +23,7 @@ class SiglipAdapter(TowerAdapter):
     def __init__(
         self,
         encoder: TorchEncoder,
-        vision: PooledVisionTower | PackedVisionTower,
+        vision: VisionTower | NaflexTower,
         lengths: tuple[int, int],
         head: torch.nn.Module,
     ) -> None:
@@ -50,9 +49,10 @@ def adapter_of(model: Any, files: SiglipFiles, engine: TorchEngine) -> SiglipAda
     """Return the adapter for transformers' model, with its weights loaded."""
     encoder = engine.encoder(model.text_model)
     engine.settle(encoder, "texts", files.texts.length)
-    vision: PooledVisionTower | PackedVisionTower
+    vision: VisionTower | NaflexTower
     if isinstance(files.plan, ImagePlan):
-        vision = engine.prepared(PooledVisionTower(model.vision_model, files.plan))
+        vision = VisionTower(model.vision_model, files.plan)
     else:
-        vision = engine.packed_vision_tower(model.vision_model, files.plan)
+        vision = NaflexTower(model.vision_model, files.plan)
+    engine.prepared(vision)
     return SiglipAdapter(encoder, vision, (files.texts.length, files.num_patches), model.text_model.head)

@@ -12,8 +12,7 @@ from huggingface_hub import constants
 
 from sie_triton.contract.spec import Runtime
 from sie_triton.models.weights import loadable
-from sie_triton.models.weights.conversions import conversions
-from sie_triton.models.weights.disk import DiskCache
+from sie_triton.models.weights.disk import DiskCache, made_directories
 from sie_triton.models.weights.entries import entries
 from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.uses import Uses, last_use, record_beside
@@ -139,7 +138,7 @@ def test_graphs_leave_too(disk):
         uses.hold(record_beside(disk.directory / "data" / "graphs" / "old"))
         os.utime(record_beside(disk.directory / "data" / "graphs" / "old"), (1, 1))
         assert [name[:5] for name in disk.cache(70).make_room()] == ["org/c"]
-    assert disk.cache(50).make_room() == ["graphs of old"]
+    assert disk.cache(50).make_room() == ["graphs/old"]
     assert list((disk.directory / "data" / "graphs").iterdir()) == []
 
 
@@ -153,14 +152,14 @@ def test_converted_pickles_leave_too(hub, disk, tmp_path):
     tree = loadable(wanted, (), cache=disk.directory / "data")
     tree_record = tree.with_name(f"{tree.name}.used")
     assert last_use(tree_record) is not None
-    (conversion,) = conversions(disk.directory / "data" / "converted")
+    (conversion,) = made_directories(tree.parent)
     with Uses() as uses:
         uses.hold(tree_record)
         assert not conversion.remove()
         assert (tree / "model.safetensors").stat().st_size > 2_000_000
     os.utime(tree_record, (1, 1))
     set_use(disk.directory / "cache", "org/p", NOW)
-    assert disk.cache(85).make_room() == [f"converted weights {tree.name}"]
+    assert disk.cache(85).make_room() == [f"converted/{tree.name}"]
     assert not list((disk.directory / "data" / "converted").rglob("*.safetensors"))
     again = loadable(wanted, (), cache=disk.directory / "data")
     assert again == tree

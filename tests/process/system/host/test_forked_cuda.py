@@ -27,7 +27,7 @@ calls = []
 torch._C._cuda_getDeviceCount = lambda: calls.append("CUDA") or 1
 torch._C._cuda_getCurrentRawStream = None
 torch.cuda._raw_device_count_nvml = lambda: 4
-from sie_triton.engines.torch.imports import import_all
+from sie_triton.engines.torch.process import import_all
 import_all()
 from transformers.utils import is_flash_attn_2_available
 visible = os.environ.get("CUDA_VISIBLE_DEVICES")

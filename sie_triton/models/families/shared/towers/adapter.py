@@ -16,8 +16,7 @@ from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import DENSE, IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.packed_vision import PackedVisionTower
-from sie_triton.engines.torch.tower import VisionTower
+from sie_triton.engines.torch.tower import NaflexTower, VisionTower
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.inputs.features import copies
 
@@ -31,7 +30,7 @@ class TowerAdapter(Adapter):
     encoder: TorchEncoder
 
     def __init__(
-        self, encoder: TorchEncoder, vision: VisionTower | PackedVisionTower, longest_text: int, image_length: int
+        self, encoder: TorchEncoder, vision: VisionTower | NaflexTower, longest_text: int, image_length: int
     ) -> None:
         limits = {
             INPUT_IDS.name: encoder.vocab_size - 1,
