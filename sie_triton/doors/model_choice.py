@@ -44,29 +44,15 @@ class Capable:
         self._door = door
         self._named = words(door.settings.door_tei_model)
 
-    async def model(self, what: str) -> str:
-        """Return the name of the model to use for `what`, one of ABLE; raises as `spec` does."""
-        return (await self.spec(what)).model
-
     async def spec(self, what: str) -> ModelSpec:
-        """Return the specification of that model; if the choice is not clear, Failure names the setting to change."""
+        """Return the model to use for `what`, one of ABLE; if it is not clear, Failure names the setting to change."""
         return self._choice(what, await self._candidates())
 
-    async def any(self) -> tuple[str, ModelSpec]:
-        """Return the first kind of result in ABLE with a clear choice of model, and that model's specification."""
-        candidates, unclear = await self._candidates(), None
-        for what in ABLE:
-            try:
-                return what, self._choice(what, candidates)
-            except Failure as exc:
-                unclear = unclear or exc
-        assert unclear is not None
-        raise unclear
-
-    async def kind(self) -> str:
-        """Return the first kind of result in ABLE that a model returns, even if several do; dense vectors if none."""
+    async def default(self) -> tuple[str, ModelSpec]:
+        """Return the first kind of result in ABLE that a model returns, and the model to use for it, as `spec` does."""
         candidates = await self._candidates()
-        return next((what for what in ABLE if able(candidates, what)), DENSE_VECTORS)
+        what = next((what for what in ABLE if able(candidates, what)), DENSE_VECTORS)
+        return what, self._choice(what, candidates)
 
     def _choice(self, what: str, candidates: Iterable[ModelSpec]) -> ModelSpec:
         found = able(candidates, what)

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.doors.body_codec import JSON, MSGPACK
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest, get
 from sie_triton.doors.schemas import STRING, record
 
@@ -171,19 +171,11 @@ def page(document: Mapping[str, Any]) -> str:
 def _operation(method: str, path: str, found: Mapping[str, Any]) -> str:
     parts = [f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(found['summary'])}</p>"]
     content = found.get("requestBody", {}).get("content", {})
-    if JSON in content:
-        body = content[JSON]
-        parts.append(_table(body["schema"]))
+    for body in [*content.values()][:1]:  # all media types have the same fields
+        parts.append(f"<p>As {' or '.join(content)}:</p><table>{''.join(_rows(body['schema'], ''))}</table>")
         if "example" in body:
             parts.append(f"<pre>{escape(_curl(path, found, body['example']))}</pre>")
-        if MSGPACK in content:
-            parts.append(f"<p>Also as {MSGPACK}.</p>")
     return "".join(parts)
-
-
-def _table(schema: Mapping[str, Any], prefix: str = "") -> str:
-    rows = _rows(schema, prefix)
-    return f"<table>{''.join(rows)}</table>" if rows else ""
 
 
 def _rows(schema: Mapping[str, Any], prefix: str) -> list[str]:
@@ -213,6 +205,8 @@ def in_words(schema: Mapping[str, Any]) -> str:
         return str(schema["title"])
     if "anyOf" in schema and "properties" not in schema:
         return "; or ".join(filter(None, map(in_words, schema["anyOf"])))
+    if "const" in schema:
+        return str(schema["const"])
     if "enum" in schema:
         return ", ".join(json.dumps(each).strip('"') for each in schema["enum"] if each is not None)
     if schema.get("type") == "array":

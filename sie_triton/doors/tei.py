@@ -102,7 +102,7 @@ class Tei:
 
     async def by_model(self, request: DoorRequest) -> Answer:
         """Answer as the route for the kind of result that the models return."""
-        what = await self._capable.kind()
+        what, _ = await self._capable.default()
         return await {
             DENSE_VECTORS: self.embed,
             SPARSE_VECTORS: self.embed_sparse,
@@ -176,7 +176,7 @@ class Tei:
 
     async def _tokenizer(self, request: DoorRequest) -> Path:
         """Return where the model's tokenizer is, which its first request loads."""
-        what, spec = await self._capable.any()
+        what, spec = await self._capable.default()
         if not request.door.backend.is_beside_server:
             raise Failure("no_route", f"{request.url}: a gateway has no tokenizers; call the door of a server")
         if (found := self._tokenizers.find(spec)) is None:
@@ -196,7 +196,7 @@ class Tei:
             await backend.encode(spec.model, items, request.seconds, {})
 
     async def info(self, request: DoorRequest) -> Answer:
-        what, spec = await self._capable.any()
+        what, spec = await self._capable.default()
         return request.answer(described(what, spec, request.door.settings.door_max_items))
 
     async def _embedded(self, request: DoorRequest, output: str, what: str) -> list[Any]:

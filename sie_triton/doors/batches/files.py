@@ -18,7 +18,7 @@ from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from sie_triton.doors.backend import tenant
-from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Record, Shelf, new_id
+from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Record, Shelf, new_id, to_its_end
 from sie_triton.doors.body import CLOSE, check_head, parts, too_slow
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, delete, get, post
 from sie_triton.doors.failures import Failure, invalid
@@ -136,7 +136,7 @@ def shelf(door: Door, name: str) -> Shelf:
 async def on_disk(act: Callable[..., Result], *given: Any) -> Result:
     """Call `act` on a thread; Failure if the disk is full, or fails."""
     with disk_failures():
-        return await asyncio.to_thread(act, *given)
+        return await to_its_end(act, *given)
 
 
 @contextmanager
@@ -156,7 +156,7 @@ async def upload(request: DoorRequest) -> Answer:
         await on_disk(shelf.check_bytes, 0)
         return request.answer(await on_disk(shelf.add_file, id, name, "batch"))
     except BaseException:
-        shelf.path(id).unlink(missing_ok=True)
+        await to_its_end(shelf.path(id).unlink, True)
         raise
 
 

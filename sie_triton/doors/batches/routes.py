@@ -87,7 +87,7 @@ async def create(request: DoorRequest) -> Answer:
     batch = _new(wanted, shelf)
     await on_disk(shelf.add_batch, batch)
     request.door.batch_event.set()
-    return request.answer(shown(shelf, batch))
+    return request.answer(await on_disk(shown, shelf, batch))
 
 
 def _new(wanted: NewBatch, shelf: Shelf) -> Record:
@@ -124,16 +124,19 @@ def shown(shelf: Shelf, batch: Record) -> Record:
     return public
 
 
+def _read(shelf: Shelf, id: str) -> Record:
+    return shown(shelf, shelf.read(id, "batch_id", "batch_"))
+
+
 async def show(request: DoorRequest) -> Answer:
     shelf = shelf_of(request)
-    batch = await on_disk(shelf.read, request.path["batch_id"], "batch_id", "batch_")
-    return request.answer(shown(shelf, batch))
+    return request.answer(await on_disk(_read, shelf, request.path["batch_id"]))
 
 
 async def list_batches(request: DoorRequest) -> Answer:
     page, shelf = Page.of(request), shelf_of(request)
-    batches = await on_disk(shelf.records, "batch_")
-    return request.answer(page.of_list([shown(shelf, batch) for batch in reversed(batches)]))
+    batches = await on_disk(lambda: [shown(shelf, batch) for batch in reversed(shelf.records("batch_"))])
+    return request.answer(page.of_list(batches))
 
 
 async def cancel(request: DoorRequest) -> Answer:
@@ -144,4 +147,4 @@ async def cancel(request: DoorRequest) -> Answer:
         raise invalid("batch_id", f"{id} is {batch['status']}; only a batch that runs can be cancelled")
     await on_disk(shelf.path(f"{id}.cancel").touch)
     request.door.batch_event.set()
-    return request.answer(shown(shelf, batch))
+    return request.answer(await on_disk(_read, shelf, id))

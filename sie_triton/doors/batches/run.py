@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from sie_triton.doors.backend import bulk, forwarded, tenant
 from sie_triton.doors.batches.lines import BatchLine, LineError, Raw, check_lines, raw_lines, read_line
-from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Record, Shelf, now
+from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Record, Shelf, now, to_its_end
 from sie_triton.doors.endpoint import (
     COPIES,
     MAX_TIMEOUT_S,
@@ -49,20 +49,6 @@ class Result(NamedTuple):
     is_error: bool
 
 
-async def to_its_end(act: Callable[..., object], *given: object) -> None:
-    """Call `act` on a thread; a cancellation waits for its end, so that nobody else writes meanwhile."""
-    acting = asyncio.ensure_future(asyncio.to_thread(act, *given))
-    cancelled: asyncio.CancelledError | None = None
-    while not acting.done():
-        try:
-            await asyncio.wait([acting])
-        except asyncio.CancelledError as exc:  # there may be several
-            cancelled = exc
-    acting.result()
-    if cancelled is not None:
-        raise cancelled
-
-
 class BatchRun:
     """Belongs to the event loop of `door`. `run` ends the batch, unless it is cancelled: then another one goes on."""
 
@@ -73,21 +59,23 @@ class BatchRun:
         self._work: asyncio.Task[Sequence[Record]] | None = None
         self._outcome = "completed"
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Stop if the owner wishes so, or the time is over."""
-        if self._work is None or self._work.done() or self._outcome != "completed":
+        if self._work is None:
             return
-        if outcome := self.shelf.outcome(self._batch):
+        outcome = await asyncio.to_thread(self.shelf.outcome, self._batch)
+        if outcome and not self._work.done() and self._outcome == "completed":
             self._outcome = outcome
             self._work.cancel()
 
     async def run(self) -> None:
         self._batch = await asyncio.to_thread(self.shelf.read, self.id, "batch_id", "batch_")
-        self._work = asyncio.create_task(self._worked())
-        self.look()
+        self._outcome = await asyncio.to_thread(self.shelf.outcome, self._batch) or "completed"
         errors: Sequence[Record] = ()
         try:
-            errors = await self._work
+            if self._outcome == "completed":
+                self._work = asyncio.create_task(self._worked())
+                errors = await self._work
         except asyncio.CancelledError:
             if self._outcome == "completed":
                 raise

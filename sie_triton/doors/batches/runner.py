@@ -55,7 +55,7 @@ class BatchRunner:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.warning("batch %s cannot end now: %s", id, error)
         for run, task in self._runs.values():
-            run.look()
+            await run.look()
             if not self._is_allowed(run.shelf.directory.name):
                 task.cancel()
         is_full = len(self._runs) >= self._limits.num_running

@@ -5,14 +5,15 @@ batch whose run has not ended, `batch_ID.json` one whose run has, and `batch_ID.
 with the time, so their order is that of creation.
 """
 
+import asyncio
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from time import time, time_ns
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import orjson
 
@@ -21,6 +22,8 @@ from sie_triton.doors.limits import BatchLimits
 from sie_triton.system.host.files import write_atomically
 
 Record = dict[str, Any]
+
+Result = TypeVar("Result")
 
 ID = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 
@@ -42,6 +45,21 @@ def new_id(prefix: str) -> str:
 
 def now() -> int:
     return int(time())
+
+
+async def to_its_end(act: Callable[..., Result], *given: Any) -> Result:
+    """Call `act` on a thread; a cancellation waits for its end, so that nobody else writes meanwhile."""
+    acting = asyncio.ensure_future(asyncio.to_thread(act, *given))
+    cancelled: asyncio.CancelledError | None = None
+    while not acting.done():
+        try:
+            await asyncio.wait([acting])
+        except asyncio.CancelledError as exc:  # there may be several
+            cancelled = exc
+    result = acting.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 class Shelf:
@@ -101,12 +119,19 @@ class Shelf:
         return {batch[kind]: batch["id"] for batch in self.open_batches() for kind in kinds}
 
     def create(self, id: str) -> BinaryIO:
-        """Open the content of a new file; Failure if there are too many files, or no room."""
-        if len(self.ids("file-")) >= self.limits.num_files:
-            raise Failure("too_large", f"file: there are {self.limits.num_files} files; delete some", field="file")
+        """Open the content of a new file; Failure if there are too many files, or no room.
+
+        Uploads in progress count as files, so that no number of them passes the limit together.
+        """
         self.check_bytes(0)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return open(os.open(self.path(id), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+        descriptor = os.open(self.path(id), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        contents = [path for path in self.directory.iterdir() if path.name.startswith("file-") and not path.suffix]
+        if len(contents) > self.limits.num_files:
+            os.close(descriptor)
+            self.path(id).unlink()
+            raise Failure("too_large", f"file: there are {self.limits.num_files} files; delete some", field="file")
+        return open(descriptor, "wb")
 
     def check_bytes(self, num_more: int) -> None:
         """Raise Failure if all that is here would have too many bytes, with `num_more` of them."""
@@ -145,10 +170,11 @@ class Shelf:
     def add_batch(self, batch: Record) -> None:
         """Open a batch, of which the oldest one makes room; Failure if that has not ended."""
         ids = self.ids("batch_")
-        if len(ids) >= self.limits.num_batches:
-            if self.path(f"{ids[0]}.open").exists():
+        num_over = max(0, len(ids) + 1 - self.limits.num_batches)  # several, if some were opened at the same time
+        for id in ids[:num_over]:
+            if self.path(f"{id}.open").exists():
                 raise Failure("busy", f"{len(ids)} batches have been created, the first still runs", retry_after_s=60)
-            self.path(f"{ids[0]}.json").unlink(missing_ok=True)
+            self.path(f"{id}.json").unlink(missing_ok=True)
         self.write(f"{batch['id']}.open", batch)
 
     def end_batch(self, batch: Record) -> None:

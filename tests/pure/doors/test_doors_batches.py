@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -163,6 +164,49 @@ def test_files_have_bounds_and_tokens_have_shelves_of_their_own(tmp_path):
     assert ask("POST", "/v1/batches", "two", json=body).status_code == 404
     assert ask("DELETE", f"/v1/files/{first}", "one").status_code == 200
     assert sent(5).status_code == 200
+
+
+def test_uploads_in_progress_count_as_files(tmp_path):
+    shelf = Shelf(tmp_path, 10_000, replace(FAST, num_files=2))
+    with shelf.create(new_id("file-")), shelf.create(new_id("file-")), pytest.raises(Failure) as refused:
+        shelf.create(new_id("file-"))
+    assert (refused.value.status, len([*tmp_path.iterdir()])) == (413, 2)
+
+
+def test_batches_opened_at_the_same_time_do_not_raise_their_number_for_long(tmp_path):
+    shelf = Shelf(tmp_path, 10_000, replace(FAST, num_batches=2))
+    for _ in range(4):
+        shelf.write(f"{new_id('batch_')}.json", {})
+    shelf.add_batch({"id": new_id("batch_")})
+    assert len(shelf.ids("batch_")) == 2
+
+
+def test_no_file_is_touched_on_the_event_loop(tmp_path, monkeypatch):
+    touched = set()
+
+    def watch(name, real):
+        def act(path, *given, **more):
+            if tmp_path / "files" in path.parents and threading.current_thread() is threading.main_thread():
+                touched.add(name)
+            return real(path, *given, **more)
+
+        monkeypatch.setattr(Path, name, act)
+
+    for name in ("stat", "unlink", "touch", "iterdir"):
+        watch(name, getattr(Path, name))
+    door, _ = door_of(data_dir=tmp_path)
+    assert upload(door, purpose="x").status_code == 400
+    body = {"input_file_id": upload(door).json()["id"], "endpoint": URL, "completion_window": "24h"}
+
+    async def act(client):
+        batch = (await client.post("/v1/batches", json=body)).json()["id"]
+        for method, path in (("GET", ""), ("GET", f"/{batch}"), ("POST", f"/{batch}/cancel")):
+            answer = await client.request(method, f"/v1/batches{path}")
+            assert answer.status_code == 200
+        return answer
+
+    assert knock(door, act).json()["status"] == "cancelling"
+    assert touched == set()
 
 
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/files/x", "/v1/batches/x"])

@@ -7,9 +7,8 @@ from hashlib import sha256
 import pytest
 
 from sie_triton.doors.batches.routes import NewBatch, _new
-from sie_triton.doors.batches.run import to_its_end
 from sie_triton.doors.batches.runner import BatchRunner
-from sie_triton.doors.batches.shelf import Shelf, new_id
+from sie_triton.doors.batches.shelf import Shelf, new_id, to_its_end
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.limits import BatchLimits, DoorLimits
 from tests.support.doors import door_of

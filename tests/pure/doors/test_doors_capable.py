@@ -49,7 +49,7 @@ def models_of(triton, *whats, named=""):
     able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings(door_tei_model=named)))
 
     async def found():
-        return [await able.model(what) for what in whats]
+        return [(await able.spec(what)).model for what in whats]
 
     return asyncio.run(found())
 
@@ -80,15 +80,17 @@ def test_an_ambiguous_model_is_refused_with_the_setting_to_set(what, named, mess
 
 
 def test_several_models_of_the_first_kind_do_not_leave_its_requests_to_another_kind():
+    """The route without a name, /info and the tokenizer's routes take the same model, or name the same problem."""
     triton = Triton(EMBEDDER, OTHER, RERANKER)
     able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings()))
-    assert asyncio.run(able.kind()) == DENSE_VECTORS
+    with pytest.raises(Failure, match="several models return dense vectors"):
+        asyncio.run(able.default())
 
 
 def test_one_look_at_the_served_models_finds_the_kind_of_result():
     triton = Triton(PICTURES, RERANKER)
     able = Capable(SimpleNamespace(backend=triton, served=triton, settings=Settings()))
-    assert asyncio.run(able.any()) == (SCORES, RERANKER)
+    assert asyncio.run(able.default()) == (SCORES, RERANKER)
     assert triton.num_looks == 1
 
 

@@ -80,6 +80,20 @@ def document_and_answers(*specs):
     return asyncio.run(ask())
 
 
+def test_the_page_lists_the_fields_of_every_body():
+    async def ask():
+        async with client_before(Triton(OTHER)) as client:
+            return (await client.get("/openapi.json")).json(), (await client.get("/docs")).text
+
+    document, page = asyncio.run(ask())
+    parts = {part.partition("<")[0]: part for part in page.split("<h2>")[1:]}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            shown = set(re.findall(r"<tr><td><code>(.*?)</code>", parts[f"{method.upper()} {path}"]))
+            for body in operation.get("requestBody", {}).get("content", {}).values():
+                assert body["schema"]["properties"].keys() <= shown
+
+
 def example_of(methods):
     return methods["post"]["requestBody"]["content"].get("application/json", {}).get("example")
 

@@ -137,8 +137,8 @@ def test_the_path_without_a_name_is_the_route_of_what_the_model_returns(serving,
     sparse = {"indices": np.array([3]), "values": np.array([0.5])}
     encoded = {"dense": np.ones(2), "multivector": np.ones((3, 2)), "sparse": sparse}
 
-    async def kind(self):
-        return what
+    async def default(self):
+        return what, spec(model="org/m")
 
     async def encode(*_):
         return [{**encoded, "token_count": 2, "timing": TIMING}]
@@ -146,7 +146,7 @@ def test_the_path_without_a_name_is_the_route_of_what_the_model_returns(serving,
     async def extract(*_):
         return [{"classifications": [{"label": "joy", "score": 1.0}], "token_count": 2, "timing": TIMING}]
 
-    monkeypatch.setattr(Capable, "kind", kind)
+    monkeypatch.setattr(Capable, "default", default)
     monkeypatch.setattr(backend, "encode", encode)
     monkeypatch.setattr(backend, "extract", extract)
     answer = post(door, body, "/")
