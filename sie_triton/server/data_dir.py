@@ -132,7 +132,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def remove_records(status_dir: Path) -> None:
     """Remove the records of stages, all of which have ended; files of the fork server and the controller stay."""
-    for pattern in ("*.status", "*.grant", "*.loras*", "*.traffic"):
+    for pattern in ("*.status", "*.grant", "*.loras*"):
         for path in status_dir.glob(pattern):
             path.unlink(missing_ok=True)
 
