@@ -36,7 +36,7 @@ from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, setting
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.system.printing import echo
-from sie_triton.system.processes.hidden_arguments import blank
+from sie_triton.system.processes.command_line import blank
 from sie_triton.system.processes.signals import ends_silently
 
 RENDER_SETTINGS = (

@@ -18,7 +18,6 @@ from sie_triton.controller.model_states import ModelState, Processes, Stages
 from sie_triton.controller.swaps import Backoff, Swaps
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import Record, loras_path, status_path, worker_of
-from sie_triton.records.traffic import traffic_path
 from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class Healing:
     def _forget(self, steps: str, stage: str, dead: Sequence[Record]) -> None:
         for record in dead:
             path = status_path(self._directory, steps, stage, record["pid"], record["copy"])
-            for each in (path, loras_path(path), traffic_path(path)):
+            for each in (path, loras_path(path)):
                 each.unlink(missing_ok=True)
 
 

@@ -168,7 +168,10 @@ class Controller:
 
     def failure_message(self, model: ModelState) -> str:
         """Reason why `model` could not be loaded, as text; empty if nothing failed or no message was written."""
-        return read_failure(self._directory, model.steps, model.failed_stage) if model.failure else ""
+        if model.failed is None:
+            return ""
+        stage, record = model.failed
+        return read_failure(self._directory, model.steps, stage, record["pid"])
 
     def trouble(self) -> str:
         """Return why models cannot be served now; empty if they can."""

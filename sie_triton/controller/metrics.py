@@ -1,6 +1,6 @@
 """Prometheus metrics of the models and their memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -11,6 +11,30 @@ from sie_triton.controller.loop import Controller
 from sie_triton.controller.model_states import STATES
 from sie_triton.records.status import LOAD_PHASES
 from sie_triton.records.traffic import HISTOGRAMS, Histogram, Numbers
+
+# Counter of the status record → name and description of the metric.
+OF_REQUESTS = {
+    "num_refused": ("sie_requests_refused", "requests refused because too many were in progress"),
+    "num_expired": ("sie_requests_expired", "requests whose timeout passed before they were answered"),
+    "num_faults": ("sie_faults", "errors outside the handling of a request, and responses that Triton rejected"),
+}
+
+# The counters of each stage.
+COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "preprocess": {"num_requests": ("sie_requests_accepted", "requests accepted"), **OF_REQUESTS},
+    "inference": {
+        **OF_REQUESTS,
+        "num_cancelled": (
+            "sie_requests_cancelled",
+            "requests abandoned because their client had cancelled or disconnected",
+        ),
+        "num_replaced": ("sie_workers_replaced", "worker processes that died and were replaced"),
+        "num_deferred": ("sie_requests_deferred", "requests answered after execute had returned"),
+        "num_items": ("sie_items_computed", "items that went through a forward pass"),
+        "num_sub_batches": ("sie_sub_batches", "forward passes"),
+        "total_cost": ("sie_cost_computed", "cost of the computed items, in tokens for text"),
+    },
+}
 
 
 class Collector:
@@ -67,6 +91,14 @@ class Collector:
         for name, count in self._controller.num_loads.copy().items():
             loads.add_metric([sie_name(name)], count)
         yield from (loads, swaps)
+        families: dict[str, CounterMetricFamily] = {}
+        for stage, counters in COUNTERS.items():
+            totals = self._controller.traffic.totals(stage)
+            for field, (name, doc) in counters.items():
+                family = families.setdefault(name, CounterMetricFamily(name, doc, labels=["model", "stage"]))
+                for model, traffic in totals.items():
+                    family.add_metric([sie_name(model), stage], traffic.total[field])
+        yield from families.values()
 
     def _traffic(self) -> Iterator[Metric]:
         totals = {sie_name(name): traffic for name, traffic in self._controller.traffic.totals().items()}

@@ -99,14 +99,13 @@ class ModelState:
     @property
     def failure(self) -> str:
         """Reason of the last failed load, one of REASONS; empty if nothing failed."""
-        before = self.preprocess["load_failure"] if self.preprocess else 0
-        which = self.record["load_failure"] or before
-        return list(REASONS)[which - 1] if which else ""
+        return list(REASONS)[self.failed[1]["load_failure"] - 1] if self.failed else ""
 
     @property
-    def failed_stage(self) -> str:
-        """Stage whose load failed; empty if none failed."""
-        return "inference" if self.record["load_failure"] else "preprocess" if self.failure else ""
+    def failed(self) -> tuple[str, Record] | None:
+        """Stage whose last load failed, with its record; None if none failed."""
+        stages = ("inference", self.record), ("preprocess", self.preprocess)
+        return next(((stage, record) for stage, record in stages if record and record["load_failure"]), None)
 
     @property
     def living(self) -> Sequence[Record]:

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,28 +11,33 @@ import numpy as np
 
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.records.revisions import model_of
-from sie_triton.records.traffic import ITEMS, LATENCY, SUFFIX, Numbers, Traffic, open_record, quantile
+from sie_triton.records.status import map_record
+from sie_triton.records.traffic import ITEMS, LATENCY, Numbers, Traffic, quantile
 
 
 @dataclass
 class ModelTraffic:
-    """`ended`: totals of processes that have ended; `running`: records of those that run, by file."""
+    """`ended`: totals of processes that have ended, by stage; `running`: stage and record of the others, by file."""
 
-    ended: Traffic = field(default_factory=Traffic)
-    running: dict[str, np.void] = field(default_factory=dict)
+    ended: defaultdict[str, Traffic] = field(default_factory=lambda: defaultdict(Traffic))
+    running: dict[str, tuple[str, np.void]] = field(default_factory=dict)
     moments: deque[tuple[float, Numbers]] = field(default_factory=deque)
 
-    def total(self) -> Traffic:
+    def total(self, stage: str = "") -> Traffic:
+        """Return the totals of a stage, by default of all."""
         total = Traffic()
-        for record in (self.ended.total, *list(self.running.values())):
+        for record in self._records(stage):
             total.add(record)
         return total
 
     def latencies(self) -> Numbers:
         """Return the counts of latencies of all verbs together."""
-        records = (self.ended.total, *list(self.running.values()))
-        found: Numbers = np.sum([record[LATENCY.name] for record in records], axis=(0, 1))
+        found: Numbers = self.total().counts(LATENCY).sum(axis=0)
         return found
+
+    def _records(self, stage: str = "") -> Iterator[np.void]:
+        ended = [(of, traffic.total) for of, traffic in list(self.ended.items())]
+        return (record for of, record in (*ended, *list(self.running.values())) if stage in ("", of))
 
 
 class TrafficBook:
@@ -51,10 +56,11 @@ class TrafficBook:
         if now - self._looked_at < self._limits.list_traffic_s:
             return
         self._looked_at = now
-        files: defaultdict[str, list[str]] = defaultdict(list)
+        files: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for name in os.listdir(self._directory):
-            if name.endswith(SUFFIX):
-                files[model_of(name.rsplit(".", 2)[0].rpartition("-")[0])].append(f"{self._directory}/{name}")
+            if name.endswith(".status"):
+                steps, _, stage = name.rsplit(".", 2)[0].rpartition("-")
+                files[model_of(steps)][f"{self._directory}/{name}"] = stage
         book = {model: self._models.get(model) or ModelTraffic() for model in models}
         for model, traffic in book.items():
             _follow(traffic, files[model])
@@ -68,8 +74,9 @@ class TrafficBook:
             if len(traffic.moments) > num_moments:
                 traffic.moments.popleft()
 
-    def totals(self) -> Mapping[str, Traffic]:
-        return {model: traffic.total() for model, traffic in self._models.items()}
+    def totals(self, stage: str = "") -> Mapping[str, Traffic]:
+        """Return the totals of each model, of one stage or of all."""
+        return {model: traffic.total(stage) for model, traffic in self._models.items()}
 
     def summary(self, model: str) -> dict[str, int | float | None]:
         """Return the totals of a model since the start, and its latencies of the last minute in milliseconds."""
@@ -85,13 +92,13 @@ class TrafficBook:
         }
 
 
-def _follow(traffic: ModelTraffic, files: Iterable[str]) -> None:
-    found = {*files}
-    for path in found - traffic.running.keys():
+def _follow(traffic: ModelTraffic, files: Mapping[str, str]) -> None:
+    for path in files.keys() - traffic.running.keys():
         with suppress(OSError, ValueError):
-            traffic.running[path] = open_record(Path(path))
-    for path in traffic.running.keys() - found:
-        traffic.ended.add(traffic.running.pop(path))
+            traffic.running[path] = files[path], map_record(Path(path))
+    for path in traffic.running.keys() - files.keys():
+        stage, record = traffic.running.pop(path)
+        traffic.ended[stage].add(record)
 
 
 def _quantile_ms(latencies: Numbers, share: float) -> float | None:

@@ -12,10 +12,6 @@ class RecordLimits:
     grant_patience_s: float = 120.0
     controller_start_s: float = 10.0
 
-    # Updates of the counters on Triton's metrics port; the interval doubles while nothing changes.
-    publish_s: float = 0.5
-    longest_publish_s: float = 4.0
-
     # Listings of the records of processes; the short one applies where there would be no room.
     listing_ns: int = 500_000_000
     fresh_listing_ns: int = 20_000_000

@@ -1,7 +1,7 @@
 """The status record: a small mapped file per process that loads something, with one writer and any number of readers.
 
-It is the authority on which process holds which model, what the process does, and when it was last used. Fields are
-aligned 8-byte integers, so a reader never sees a partly written number.
+It is the authority on which process holds which model, what the process does, and when it was last used. Numbers are
+aligned 8-byte integers, so a reader never sees a partly written one.
 """
 
 import os
@@ -17,13 +17,13 @@ import numpy as np
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH
 from sie_triton.errors import REASONS
 from sie_triton.records.revisions import model_of, revision_of
-from sie_triton.records.traffic import TrafficWriter, traffic_path
-from sie_triton.system.host.files import read_small, reserve, write_atomically
+from sie_triton.records.traffic import ARRAYS, COUNTERS, TrafficWriter
+from sie_triton.system.host.files import read_small, reserve
 from sie_triton.system.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 12
+VERSION = 13
 
 # Phases of loading. The record has the duration of each, in a field with the suffix `_ns`.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -35,6 +35,7 @@ Record = Mapping[str, int]
 
 RECORD = np.dtype(
     [
+        # Integers, which `Record` has.
         ("version", "<i8"),
         ("pid", "<i8"),
         ("started", "<i8"),  # see system/processes/pids.py
@@ -65,20 +66,13 @@ RECORD = np.dtype(
         ("granted_bytes", "<i8"),  # granted for the weights being loaded; written by the stage
         ("num_open", "<i8"),  # requests received from Triton and not yet answered
         ("highest_ticket", "<i8"),  # preprocess: issued; inference: received (see request_limit.py)
-        ("num_requests", "<i8"),  # accepted
-        ("num_refused", "<i8"),
-        ("num_expired", "<i8"),
-        ("num_cancelled", "<i8"),
-        ("num_replaced", "<i8"),  # worker processes that died and were replaced
-        ("num_deferred", "<i8"),
-        ("num_faults", "<i8"),  # errors outside the handling of a request, which was answered nevertheless
-        ("num_items", "<i8"),
-        ("num_sub_batches", "<i8"),
-        ("total_cost", "<i8"),
         ("max_sub_batch_cost", "<i8"),  # of the executed sub-batches of more than one item
+        *((name, "<i8") for name in COUNTERS),
+        ("failure", "S1000"),  # message of the last failed load, UTF-8; it has room on a full disk, too
+        *ARRAYS,
     ]
 )
-FIELDS = RECORD.names or ()
+FIELDS = (RECORD.names or ())[: (RECORD.names or ()).index("failure")]
 PLACES = {name: place for place, name in enumerate(FIELDS)}
 TICKET, LAST_USED, BUSY_SINCE = map(FIELDS.index, ("highest_ticket", "last_used_ns", "busy_since_ns"))
 LAYOUT = Struct(f"<{len(FIELDS)}q")
@@ -130,7 +124,7 @@ class StatusWriter:
         ring(directory)
         self._lock = Lock()
         self._running: list[int] = []
-        self.traffic = TrafficWriter.of(traffic_path(self._path))
+        self.traffic = TrafficWriter(mapped)
 
     def add(self, **counts: int) -> None:
         with self._lock:
@@ -177,9 +171,7 @@ class StatusWriter:
 
     def load_failed(self, reason: str, message: str = "") -> None:
         """Record a failed load; `reason` is one of REASONS, `message` is for the operator."""
-        with suppress(OSError):  # the directory is not writable
-            path = failure_path(self.directory, self.model, self.stage)
-            write_atomically(path, " ".join(message.split())[:1000])
+        self.record["failure"] = " ".join(message.split()).encode()
         self.record["load_failure"] = 1 + list(REASONS).index(reason)
         self.record["state"] = FAILED
 
@@ -220,7 +212,7 @@ class StatusWriter:
         return loras_path(self._path)
 
     def remove(self) -> None:
-        for path in (self._path, self.loras_path, traffic_path(self._path)):
+        for path in (self._path, self.loras_path):
             path.unlink(missing_ok=True)
 
 
@@ -272,16 +264,23 @@ def loras_path(status: Path) -> Path:
     return status.with_suffix(".loras")
 
 
-def failure_path(directory: Path, model: str, stage: str) -> Path:
-    """Return the path of the message of a stage that could not load: one line of text; the record holds the reason."""
-    return directory / f"{model}-{stage}.failure"
-
-
-def read_failure(directory: Path, model: str, stage: str) -> str:
-    """Return the latest message of a failed stage; empty if it wrote none."""
+def read_failure(directory: Path, model: str, stage: str, pid: int) -> str:
+    """Return the message of the last failed load of a process, one line; empty if it wrote none."""
     with suppress(OSError, ValueError):
-        return failure_path(directory, model, stage).read_text(encoding="utf-8")[:1000]
+        message: bytes = map_record(status_path(directory, model, stage, pid))["failure"]
+        return message.decode(errors="ignore")
     return ""
+
+
+def map_record(path: Path) -> np.void:
+    """Map the record of another process, which stays readable after its file is gone.
+
+    Raise OSError or ValueError if there is none of this version.
+    """
+    record: np.void = np.memmap(path, RECORD, "r", shape=(1,))[0]
+    if record["version"] != VERSION:
+        raise ValueError(f"{path}: not a status record of version {VERSION}")
+    return record
 
 
 class StatusReader:
@@ -308,8 +307,7 @@ class StatusReader:
     def _map(self) -> Iterator[np.void]:
         for path in sorted(self._directory.glob(f"{self._name}.*.status")):
             with suppress(OSError, ValueError):
-                record = np.memmap(path, RECORD, "r", shape=(1,))[0]
-                if record["version"] == VERSION and process_of(record).is_alive:
+                if process_of(record := map_record(path)).is_alive:
                     yield record
 
 
@@ -361,8 +359,8 @@ def worker_of(record: Record | np.void) -> ProcessId:
 
 
 def read_record(path: Path | str) -> Record:
-    data = read_small(str(path), LAYOUT.size + 1)
-    record = dict(zip(FIELDS, LAYOUT.unpack(data), strict=True)) if len(data) == LAYOUT.size else {"version": 0}
+    data, size = read_small(str(path), RECORD.itemsize + 1), RECORD.itemsize
+    record = dict(zip(FIELDS, LAYOUT.unpack_from(data), strict=True)) if len(data) == size else {"version": 0}
     if record["version"] != VERSION:
         raise ValueError(f"{path}: not a status record of version {VERSION}")
     return record

@@ -1,21 +1,17 @@
-"""Histograms of one process's requests: a mapped file beside its status record, with one writer.
+"""Counts and histograms of one process's requests, a part of its status record.
 
-stages → `org__name-stage.<pid>.traffic` → controller → Prometheus, status page
+stages → status record → controller → Prometheus, status page
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import KINDS, SIEError
-from sie_triton.system.host.files import reserve
-
-VERSION, SUFFIX = 1, ".traffic"
 
 # The verbs in the order of the rows of a histogram that tells them apart.
 VERBS = ("encode", "score", "extract")
@@ -65,37 +61,49 @@ BATCH_FILL = Histogram("sie_batch_fill_ratio", "cost of a forward pass by that o
 
 HISTOGRAMS = (LATENCY, QUEUE, ITEMS, TOKENS, BATCH_ITEMS, BATCH_COST, BATCH_FILL)
 
-RECORD = np.dtype(
-    [
-        ("version", "<i8"),
-        *((each.name, "<i8", (each.num_rows, len(each.bounds) + 1)) for each in HISTOGRAMS),
-        *((f"{each.name}_sum", "<i8", (each.num_rows,)) for each in HISTOGRAMS),
-        ("errors", "<i8", (len(ERROR_KINDS),)),
-    ]
+# Counters, which only grow.
+COUNTERS = (
+    "num_requests",  # accepted
+    "num_refused",
+    "num_expired",
+    "num_cancelled",
+    "num_replaced",  # worker processes that died and were replaced
+    "num_deferred",
+    "num_faults",  # errors outside the handling of a request, which was answered nevertheless
+    "num_items",
+    "num_sub_batches",
+    "total_cost",
 )
+
+ARRAYS = (
+    *((each.name, "<i8", (each.num_rows, len(each.bounds) + 1)) for each in HISTOGRAMS),
+    *((f"{each.name}_sum", "<i8", (each.num_rows,)) for each in HISTOGRAMS),
+    ("errors", "<i8", (len(ERROR_KINDS),)),
+)
+
+TOTALS = np.dtype([*((name, "<i8") for name in COUNTERS), *ARRAYS])
 
 Numbers = npt.NDArray[np.int64]
 
 
 class TrafficWriter:
-    """Writes a record as a row of integers, which is faster than by NumPy. One thread at a time calls a method."""
+    """Writes the histograms of a record, an array with one element that has ARRAYS, and counts its errors.
+
+    The record is written as a row of integers, which is faster than by NumPy. One thread at a time calls a method.
+    """
 
     def __init__(self, record: npt.NDArray[Any]) -> None:
+        def place(field: str) -> int:
+            return int(record.dtype.fields[field][1]) // 8  # type: ignore[index]
+
         self._numbers = memoryview(record.data).cast("B").cast("q")
         self._histograms = {each: (each.limits, place(each.name), place(f"{each.name}_sum")) for each in HISTOGRAMS}
         self._errors = place("errors")
-        self._numbers[place("version")] = VERSION
-
-    @classmethod
-    def of(cls, path: Path) -> "TrafficWriter":
-        """Make the record of this process, at `path`. Raise OSError if the file cannot be written."""
-        reserve(path, RECORD.itemsize)
-        return cls(np.memmap(path, RECORD, "r+", shape=(1,)))
 
     @classmethod
     def private(cls) -> "TrafficWriter":
         """Make a record that no other process sees."""
-        return cls(np.zeros(1, RECORD))
+        return cls(np.zeros(1, TOTALS))
 
     def observe(self, values: Mapping[Histogram, int], verb: str = "") -> None:
         """Count a value in each histogram, in its unit; one beyond MAX_VALUE counts as that."""
@@ -111,11 +119,6 @@ class TrafficWriter:
         self._numbers[self._errors + ERROR_KINDS.index(error.kind if error.kind in KINDS else SIEError.kind)] += 1
 
 
-def place(field: str) -> int:
-    """Return the index of a field's first integer in a record."""
-    return int(RECORD.fields[field][1]) // 8  # type: ignore[index]
-
-
 class Traffic:
     """Totals of any number of records. Belongs to one thread.
 
@@ -123,10 +126,10 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self.total = np.zeros(1, RECORD)[0]
+        self.total = np.zeros(1, TOTALS)[0]
 
     def add(self, record: np.void) -> None:
-        for name in RECORD.names or ():
+        for name in TOTALS.names or ():
             self.total[name] += record[name]
 
     def counts(self, histogram: Histogram) -> Numbers:
@@ -152,19 +155,6 @@ class Traffic:
         """Errors by kind, those that occurred."""
         found = dict(zip(ERROR_KINDS, self.total["errors"].tolist(), strict=True))
         return {kind: count for kind, count in found.items() if count}
-
-
-def traffic_path(status: Path) -> Path:
-    """Return the path of the traffic record beside a status record."""
-    return status.with_suffix(SUFFIX)
-
-
-def open_record(path: Path) -> np.void:
-    """Map the record of another process. Raise OSError or ValueError if there is none of this version."""
-    record: np.void = np.memmap(path, RECORD, "r", shape=(1,))[0]
-    if record["version"] != VERSION:
-        raise ValueError(f"{path}: not a traffic record of version {VERSION}")
-    return record
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -132,28 +132,16 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def remove_records(status_dir: Path) -> None:
     """Remove the records of stages, all of which have ended; files of the fork server and the controller stay."""
-    for pattern in ("*.status", "*.grant", "*.loras*", "*.traffic"):
+    for pattern in ("*.status", "*.grant", "*.loras*"):
         for path in status_dir.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def remove_regions(shm_prefix: str) -> None:
     """Remove the shared memory of Python stages."""
-    for region in _regions(shm_prefix):
-        region.unlink(missing_ok=True)
-
-
-def are_open_to_others(shm_prefix: str) -> bool:
-    """True if other users can read the shared memory of Python stages."""
-    for region in _regions(shm_prefix):
-        with suppress(FileNotFoundError):  # a stage has just ended
-            if region.stat().st_mode & 0o077:
-                return True
-    return False
-
-
-def _regions(shm_prefix: str) -> Iterator[Path]:
-    return (path for path in Path("/dev/shm").iterdir() if path.name.startswith(shm_prefix))
+    for path in Path("/dev/shm").iterdir():
+        if path.name.startswith(shm_prefix):
+            path.unlink(missing_ok=True)
 
 
 def clean(directory: Path) -> Path:

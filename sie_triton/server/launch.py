@@ -16,7 +16,6 @@ from sie_triton.errors import ServerError
 from sie_triton.pipeline.render.repository import all_ensembles
 from sie_triton.records.serving_file import locked
 from sie_triton.server.data_dir import (
-    are_open_to_others,
     end_leftovers,
     environment_of,
     log_of,
@@ -26,10 +25,10 @@ from sie_triton.server.data_dir import (
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stub_forking.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
-from sie_triton.system.native.builds import PRIVATE_MEMORY
+from sie_triton.system.native.builds import PRIVACY
 from sie_triton.system.native.loading import preloading, put
-from sie_triton.system.processes import hidden_arguments
 from sie_triton.system.processes.child import Started, end_with_parent, start
+from sie_triton.system.processes.command_line import is_visible
 from sie_triton.system.telemetry.identity import FORWARDED
 from sie_triton.system.telemetry.lines import without_gpu
 
@@ -65,9 +64,10 @@ class Server:
         triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._triton, self._fork_server = forked(triton, settings, say)
         self._environment = self._triton.environment | environment_of(settings)
-        library = settings.data_dir.absolute() / "private_memory.so"
+        library = settings.data_dir.absolute() / "privacy.so"
         library.unlink(missing_ok=True)
-        if put(PRIVATE_MEMORY, library):
+        self._is_private = put(PRIVACY, library)
+        if self._is_private:
             self._environment = preloading(library, self._environment)
         self._child: Started | None = None
         self._reading = ExitStack()  # holds the repository's lock while Triton reads it
@@ -103,10 +103,11 @@ class Server:
         self._reading.close()
         self._reading.enter_context(locked(self._settings.data_dir, self._change_s))
         self._ensembles = all_ensembles(self._repository)
+        secrets = self.secrets()
+        hidden = {f"SIE_HIDDEN_ARGUMENT_{i}": each for i, each in enumerate(secrets)} if self._is_private else {}
         self._child = start(
-            self.command(),
-            secrets=self.secrets(),
-            environment=self._environment,
+            [*self.command(), *(map("${}".format, hidden) if hidden else secrets)],
+            environment={**self._environment, **hidden},  # server/privacy.c puts them into the arguments
             log=None if self._verbose and not self._settings.log_json else self.log,
             cwd=stage_directory(self._settings.data_dir),
             before=before_triton,
@@ -114,13 +115,8 @@ class Server:
 
     @property
     def shows_its_token(self) -> bool:
-        """True if every user of this machine can read the control token."""
-        return hidden_arguments.is_visible(self.pid, self.control_token)
-
-    @property
-    def shows_its_memory(self) -> bool:
-        """True if other users of this machine can read the shared memory of the stages."""
-        return are_open_to_others(self.shm_prefix)
+        """True if every user of this machine can read the control token, and the shared memory of the stages."""
+        return is_visible(self.pid, self.control_token)
 
     def command(self) -> list[str]:
         s = self._settings

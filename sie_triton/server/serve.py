@@ -211,13 +211,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     if server.shows_its_token:
         console.print(
             "warning: every user of this machine can read the control token in tritonserver's arguments, and with it "
-            "run code in this server; allow ptrace of a process's own children",
-            style="yellow",
-        )
-    if server.shows_its_memory:
-        console.print(
-            "warning: every user of this machine can read texts and results in /dev/shm, because the library that "
-            f"closes the stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}",
+            "run code in this server, and read texts and results in /dev/shm, because the library that hides both "
+            f"cannot be compiled, or the data directory is mounted noexec; {INSTALL}",
             style="yellow",
         )
 

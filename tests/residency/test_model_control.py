@@ -114,7 +114,7 @@ def test_who_waits_goes_on_waiting_while_turns_are_short(control, monkeypatch):
 
 
 def test_no_process_of_a_stage_ends_by_a_fault(server, control):
-    """Each holds counters of Triton: freed at its end, they would be a segmentation fault."""
+    """One that freed requests of Triton at its end would."""
     log = server.settings.data_dir / "logs" / "stubs.log"
 
     def pids() -> list[int]:

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -160,23 +159,6 @@ def test_killed_clients_and_slow_readers_disturb_no_other_client(server, load, s
     assert outcome.answered
     assert all(re.search(r"answered [1-9]\d*, failed 0, wrong 0", report) for report in reports), reports
     settles(server)
-
-
-def test_counters_are_on_tritons_metrics_port(server, load):
-    asyncio.run(offer(server.grpc, load, 50, 1))
-    expected = {
-        "sie_requests_accepted_total": ("preprocess", "num_requests"),
-        "sie_requests_refused_total": ("preprocess", "num_refused"),
-        "sie_requests_expired_total": ("inference", "num_expired"),
-        "sie_requests_deferred_total": ("inference", "num_deferred"),
-        "sie_items_computed_total": ("inference", "num_items"),
-    }
-    time.sleep(1.5)
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.settings.metrics_port}/metrics") as response:
-        page = response.read().decode()
-    for metric, (stage, field) in expected.items():
-        (value,) = re.findall(rf'^{metric}{{model="{MINILM}",stage="{stage}"}} (\d+)', page, re.MULTILINE)
-        assert int(value) == server.status(MINILM, stage)[field], metric
 
 
 @contextmanager

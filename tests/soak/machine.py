@@ -115,11 +115,10 @@ def spoiled_records(target: Target, rng: np.random.Generator) -> Iterator[None]:
 
     Records of living processes are memory that they share, which is not spoiled here.
     """
-    for pattern in ("status/*.status", "status/*.traffic"):
-        for path in chosen(rng, files(target, pattern)):
-            stem, _, suffix = path.name.rpartition(".")
-            content = rng.bytes(path.stat().st_size)[: rng.integers(10_000)]
-            path.with_name(f"{stem.rpartition('.')[0]}.{NO_PID + rng.integers(1000)}.{suffix}").write_bytes(content)
+    for path in chosen(rng, files(target, "status/*.status")):
+        content = rng.bytes(path.stat().st_size)[: rng.integers(10_000)]
+        name = path.name.rsplit(".", 2)[0]
+        path.with_name(f"{name}.{NO_PID + rng.integers(1000)}.status").write_bytes(content)
     for path in chosen(rng, target.measurements.glob("*.json")):
         path.write_bytes(rng.bytes(200))
     yield

@@ -4,7 +4,6 @@ The `model.py` of a step imports PreprocessModel, InferenceModel or PostprocessM
 """
 
 import atexit
-import ctypes
 import json
 import logging
 import os
@@ -30,7 +29,6 @@ from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.request import Answer, Later, Outputs
 from sie_triton.pipeline.stages.shared_memory import AnswerRoom
-from sie_triton.records.metrics import MetricsPublisher
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.host.device import instance_devices, unused_gpus
 from sie_triton.system.host.private import private_directory, temporary_directory
@@ -140,21 +138,19 @@ class TritonModel(ABC):
 
 
 class ColdModel(TritonModel):
-    """A step with a status record, and its counters on Triton's metrics port.
+    """A step with a status record, which Triton's thread makes in `build`, and `finalize` removes.
 
-    Triton's thread makes both in `build`; `finalize` removes the record. Raises PermissionError if the directory of the
-    records is not private to this user, or another OSError if it is not writable.
+    Raises PermissionError if the directory of the records is not private to this user, or another OSError if it is not
+    writable.
     """
 
     def status(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> StatusWriter:
         model, _, stage = args["model_name"].rpartition("-")
         self._status = StatusWriter(_status_directory(spec), model, stage, int(parameters["generation"]))
-        self._metrics = MetricsPublisher(self._status.record, spec.model, stage, _Counter)
         return self._status
 
     def finalize(self) -> None:
         super().finalize()
-        self._metrics.close()
         self._status.remove()
 
 
@@ -220,24 +216,6 @@ def _response(answer: Outputs | SIEError) -> Any:
         return pb_utils.InferenceResponse(error=error)
     tensors = [pb_utils.Tensor(name, np.ascontiguousarray(array[None])) for name, array in answer.items()]
     return pb_utils.InferenceResponse(output_tensors=tensors)
-
-
-class _Counter:
-    """A counter on Triton's metrics port, which is never freed, nor is its family.
-
-    Its destructor would tell Triton, through shared memory that is gone when the process ends: a segmentation fault.
-    Told before, Triton would free the counter that the process's successor has already under the same labels
-    (docs/decisions/triton.md).
-    """
-
-    def __init__(self, name: str, doc: str, labels: Mapping[str, str]) -> None:
-        family = pb_utils.MetricFamily(name=name, description=doc, kind=pb_utils.MetricFamily.COUNTER)
-        self._metric = family.Metric(labels=dict(labels))
-        for each in (family, self._metric):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
-
-    def increment(self, value: float) -> None:
-        self._metric.increment(value)
 
 
 def _status_directory(spec: ModelSpec) -> Path:

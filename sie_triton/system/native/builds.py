@@ -82,8 +82,8 @@ MUVERA = Build("transforms", "contract/transforms/native/*.c", ("-O3",), VECTORS
 HOOK = Build("admission", "pipeline/scheduling/admission.c", ("-O2",))
 STAND_IN = Build("standin", "server/stub_forking/native/standin.c", ("-O2",), is_program=True)
 PREPARED = Build("prepared", "server/stub_forking/native/prepared.c", ("-O2",))
-PRIVATE_MEMORY = Build("private_memory", "server/private_memory.c", ("-O2",))
-BUILDS = (KERNELS, MUVERA, HOOK, STAND_IN, PREPARED, PRIVATE_MEMORY)
+PRIVACY = Build("privacy", "server/privacy.c", ("-O2",))
+BUILDS = (KERNELS, MUVERA, HOOK, STAND_IN, PREPARED, PRIVACY)
 
 
 COMPILERS = ("cc", "gcc", "clang")

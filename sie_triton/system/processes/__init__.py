@@ -2,7 +2,7 @@
 
 pids        processes by pid, protected against reused pids; stand-ins for forked processes
 child       a child process: start, wait, end, and how it ended in words
-hidden      start a program with arguments that other users cannot read
+command_line  secrets in command lines
 fork_server the fork server
 supervisor  restarts programs that die, or whose heartbeats stop
 signals     what ends a command, and when it is heeded

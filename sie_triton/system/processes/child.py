@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Any
 
 from sie_triton.system.host.private import private_directory
-from sie_triton.system.processes import hidden_arguments
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.pids import Process, ProcessId
 
@@ -110,7 +109,6 @@ class Started(Child):
 def start(
     command: Sequence[str],
     *,
-    secrets: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     log: Path | Log | None = None,
     cwd: Path | None = None,
@@ -118,10 +116,9 @@ def start(
     before: Callable[[], None] | None = None,
     leads: bool = True,
 ) -> Started:
-    """Start `command` with the additional arguments `secrets`, hidden from other users if this system supports that.
+    """Start `command`, which appends its output to `log`, or shares the output of this process.
 
-    The process appends its output to `log`, or shares the output of this process. It inherits `descriptors`, calls
-    `before` first, and leads a new session if `leads`.
+    The process inherits `descriptors`, calls `before` first, and leads a new session if `leads`.
     """
     options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": leads}
     with ExitStack() as stack:
@@ -129,12 +126,6 @@ def start(
         if log is not None:
             output, read = _output(log, stack)
             options.update(stdout=output, stderr=output)
-        if secrets:
-            with suppress(OSError):
-                variables, first = environment or os.environ, before or (lambda: None)
-                process = hidden_arguments.start(command, secrets, variables, first, **options)
-                return Started(process, read, leads=leads)
-        command = [*command, *secrets]
         process = subprocess.Popen(command, env=environment, preexec_fn=before, pass_fds=descriptors, **options)
         return Started(process, read, leads=leads)
 

@@ -48,9 +48,7 @@ def records(directory: Path) -> Iterator[Target]:
         f"{MODEL}-inference.{PID}.status": damaged([record.tobytes()]),
         f"{MODEL}-inference.{PID}-1.status": damaged([record.tobytes()]),
         f"{MODEL}-preprocess.{PID}.status": damaged([record.tobytes(), b""]),
-        f"{MODEL}-inference.{PID}.traffic": damaged([np.ones(1, traffic.RECORD).tobytes()]),
         f"{MODEL}-inference.{PID}.loras": of_document({"hub://org/x": lora}),
-        f"{MODEL}-inference.failure": st.one_of(damaged([b"no such file"]), st.binary(max_size=30)),
         f"{door}.calls": damaged([bytes(calls.NUM_BYTES), b""]),
         f"{PID}.grant": one((b"granted", b"evicted", b"network\nwhy", b"", b"gran", b"x\ny", b"\xff")),
         grants.CONTROLLER_LOCK: one((b"", b"5", b"-1", b"x", b"9" * 40, b"\xff")),
@@ -88,9 +86,9 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
     Preloads(home, ["org/m"]).num_loading()
     for lora in lora_records.read_all_loras(home).values():
         lora_records.resident(lora)
-    status.read_failure(home, MODEL, "inference")
+    status.read_failure(home, MODEL, "inference", PID)
     with suppress(OSError, ValueError):  # as its readers do
-        traffic.Traffic().add(traffic.open_record(home / f"{MODEL}-inference.{PID}.traffic"))
+        traffic.Traffic().add(status.map_record(home / f"{MODEL}-inference.{PID}.status"))
     grants.controller_runs(home)
     grants.granted_device(home, PID)
     grants.is_withdrawn(home, PID, 0)

@@ -22,7 +22,7 @@ from sie_triton.system.native.builds import (
     HOOK,
     INSTALL,
     PREPARED,
-    PRIVATE_MEMORY,
+    PRIVACY,
     STAND_IN,
     VECTORS,
     VNNI,
@@ -149,16 +149,16 @@ def test_kernels_of_other_sources_are_not_used(installed, tmp_path):
 PUTS = """
 import sys
 from pathlib import Path
-from sie_triton.system.native.builds import HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN
+from sie_triton.system.native.builds import HOOK, PREPARED, PRIVACY, STAND_IN
 from sie_triton.system.native.loading import put
-for build in (HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN):
+for build in (HOOK, PREPARED, PRIVACY, STAND_IN):
     assert put(build, Path(sys.argv[1], build.name))
 """
 
 
 def test_the_hook_and_the_programs_of_stubs_need_no_compiler(installed, tmp_path):
     of_the_wheel(installed, tmp_path, PUTS, tmp_path)
-    for each in (HOOK, PREPARED, PRIVATE_MEMORY):
+    for each in (HOOK, PREPARED, PRIVACY):
         assert (tmp_path / each.name).read_bytes().startswith(b"\x7fELF")
     ended = subprocess.run([tmp_path / STAND_IN.name], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (1, f"{tmp_path / REAL_STUB}: No such file or directory\n")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,73 +14,67 @@ import pytest
 
 from sie_triton.errors import ServerError, SettingsError
 from sie_triton.records.serving_file import locked
+from sie_triton.server import launch
 from sie_triton.server.companions import controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
-from sie_triton.system.native.builds import PRIVATE_MEMORY
+from sie_triton.system.native.builds import PRIVACY
 from sie_triton.system.native.loading import preloading, put
-from sie_triton.system.processes import hidden_arguments, supervisor
+from sie_triton.system.processes import supervisor
+from sie_triton.system.processes.command_line import is_visible
 from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Supervisor
 
 SECRET = "--restricted=key=s3cret"
-PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"
+PRINTS_ITS_ARGUMENTS = """
+import json, os, sys
+arguments, variables = sys.argv[1:], [each for each in os.environ if "HIDDEN" in each]
+print(json.dumps([arguments, variables]), flush=True)
+sys.stdin.read()
+"""
 
 
-def start(given: list[str], before=lambda: None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", PRINTS_ITS_ARGUMENTS, "--shown"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return hidden_arguments.start(command, given, os.environ, before, **pipes)
+@pytest.fixture(scope="module")
+def privacy(tmp_path_factory) -> dict[str, str]:
+    """Environment of a program that loads the library first, with two hidden arguments."""
+    library = tmp_path_factory.mktemp("privacy") / "privacy.so"
+    assert put(PRIVACY, library)
+    hidden = {"SIE_HIDDEN_ARGUMENT_0": SECRET, "SIE_HIDDEN_ARGUMENT_1": "--more"}
+    return {**preloading(library, os.environ), **hidden}
 
 
-def test_a_program_gets_hidden_arguments_that_no_other_user_can_read():
-    with start([SECRET, "--more"]) as process:
-        assert process.stdout.readline().decode().strip() == str(["--shown", SECRET, "--more"])
-        assert not hidden_arguments.is_visible(process.pid, "s3cret")
-        assert hidden_arguments.is_visible(process.pid, "--shown")
+def start(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    hidden = ["$SIE_HIDDEN_ARGUMENT_0", "$SIE_HIDDEN_ARGUMENT_1", "$SIE_HIDDEN_ARGUMENT_2", "$HOME"]
+    command = [sys.executable, "-c", PRINTS_ITS_ARGUMENTS, "--shown", *hidden]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def test_hidden_arguments_never_appear_in_a_command_line():
-    """No child's command line contains the secret at any time."""
+def test_a_program_gets_hidden_arguments_that_no_command_line_contains_at_any_time(privacy):
+    """The programs that it starts do not get them; an argument that names no such variable stays."""
     seen, ended = set(), threading.Event()
 
     def look() -> None:
         while not ended.is_set():
             for child in Path(f"/proc/self/task/{main}/children").read_text().split():
-                try:
+                with suppress(OSError):
                     seen.add(Path(f"/proc/{child}/cmdline").read_bytes())
-                except OSError:
-                    continue
 
     main = threading.get_native_id()
     looker = threading.Thread(target=look)
     looker.start()
     for _ in range(8):
-        with start([SECRET]) as process:
-            process.stdout.readline()
+        with start(privacy) as process:
+            arguments, variables = json.loads(process.stdout.readline())
+            assert arguments == ["--shown", SECRET, "--more", "$SIE_HIDDEN_ARGUMENT_2", "$HOME"]
+            assert variables == []
+            assert not is_visible(process.pid, "s3cret")
+            assert is_visible(process.pid, "--shown")
     ended.set()
     looker.join()
     assert any(b"--shown" in command for command in seen)
     assert [command for command in seen if b"s3cret" in command] == []
-
-
-def test_no_program_runs_where_children_cannot_be_traced(tmp_path, monkeypatch):
-    monkeypatch.setattr(hidden_arguments, "PTRACE_TRACEME", 12345)
-    with pytest.raises(OSError, match="cannot be traced"):
-        hidden_arguments.start(["touch", str(tmp_path / "ran")], [SECRET], os.environ, lambda: None)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_script_gets_them_too(tmp_path):
-    script = tmp_path / "script"
-    script.write_text('#!/bin/sh\necho "$@"\n')
-    script.chmod(0o755)
-    with hidden_arguments.start(
-        [str(script), "--shown"], [SECRET], {}, lambda: None, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout.read().decode().split() == ["--shown", SECRET]
 
 
 def of_a_sleeping_triton(directory: Path) -> Settings:
@@ -89,17 +83,18 @@ def of_a_sleeping_triton(directory: Path) -> Settings:
     binary.parent.mkdir()
     binary.write_text("#!/bin/sh\nsleep 60")
     binary.chmod(0o755)
+    (directory / "data").mkdir(mode=0o700)
     return read_settings(data_dir=directory / "data", tritonserver=binary)
 
 
 def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, monkeypatch):
     settings = of_a_sleeping_triton(tmp_path)
-    for can_trace in (True, False):
+    for can_hide in (True, False):
         with monkeypatch.context() as patch:
-            if not can_trace:
-                patch.setattr(hidden_arguments, "PTRACE_TRACEME", 12345)
+            if not can_hide:
+                patch.setattr(launch, "put", lambda build, library: False)
             with Server(settings, tmp_path / "repository") as server:
-                assert server.shows_its_token == (not can_trace)
+                assert server.shows_its_token == (not can_hide)
 
 
 CREATES_SHARED_MEMORY = """
@@ -115,12 +110,11 @@ print(*(oct(mode & 0o777) for mode in (created, os.fstat(memory).st_mode, os.fst
 """
 
 
-def test_shared_memory_that_tritonserver_creates_is_closed_to_other_users(tmp_path):
-    library, name = tmp_path / "private_memory.so", f"/sie_test_{os.getpid()}"
-    assert put(PRIVATE_MEMORY, library)
+def test_shared_memory_that_tritonserver_creates_is_closed_to_other_users(privacy):
+    name = f"/sie_test_{os.getpid()}"
     command = [sys.executable, "-c", CREATES_SHARED_MEMORY, name]
     try:
-        for given, modes in ((preloading(library, os.environ), "0o600 0o600 0o644"), (os.environ, "0o644 " * 3)):
+        for given, modes in ((privacy, "0o600 0o600 0o644"), (os.environ, "0o644 " * 3)):
             ended = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
             assert ended.stdout.split() == modes.split()
             Path("/dev/shm", name[1:]).unlink()
@@ -132,16 +126,6 @@ def test_the_library_is_loaded_before_those_of_the_user():
     given = {"LD_PRELOAD": "/x/jemalloc.so", "A": "1"}
     assert preloading(Path("/d/l.so"), given) == {"LD_PRELOAD": "/d/l.so:/x/jemalloc.so", "A": "1"}
     assert preloading(Path("/d/l.so"), {}) == {"LD_PRELOAD": "/d/l.so"}
-
-
-@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o644, True), (0o640, True)])
-def test_shared_memory_that_others_can_read_is_noticed(tmp_path, mode, is_open):
-    with Server(of_a_sleeping_triton(tmp_path), tmp_path / "repository") as server:
-        region = Path("/dev/shm", f"{server.shm_prefix}region")
-        region.touch()
-        region.chmod(mode)
-        assert server.shows_its_memory == is_open
-    assert not region.exists()
 
 
 def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
@@ -198,11 +182,6 @@ def test_a_tritonserver_whose_steps_cannot_answer_later_is_refused(tmp_path, ver
         with outcome:
             server.check_version()
         triton.shutdown()
-
-
-def test_a_missing_program_is_reported():
-    with pytest.raises(FileNotFoundError):
-        hidden_arguments.start(["/nowhere"], [SECRET], {}, lambda: None)
 
 
 class Dying:

@@ -16,7 +16,6 @@ from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import read_stages
 from sie_triton.records.status import LOADING, RESIDENT, loras_path
-from sie_triton.records.traffic import traffic_path
 from sie_triton.system.processes.pids import Process, ProcessId, is_stopped
 from tests.support.controller import round_of, stage, wait_for
 
@@ -95,9 +94,8 @@ def test_a_model_out_of_service_is_forgotten_instead_of_healed(controller, contr
 
 def test_no_file_of_a_replaced_process_stays(controller, dead, child):
     left = stage(controller, "a", dead)
-    files = [left._path, loras_path(left._path), traffic_path(left._path)]
-    for path in files[1:]:
-        path.touch()
+    files = [left._path, loras_path(left._path)]
+    files[1].touch()
     stage(controller, "a", child.pid, generation=1)
     round_of(controller)
     assert not any(path.exists() for path in files)

@@ -4,7 +4,8 @@ import pytest
 
 from sie_triton.controller.traffic import TrafficBook
 from sie_triton.errors import InputError
-from sie_triton.records.traffic import ITEMS, LATENCY, MS, TrafficWriter
+from sie_triton.records.status import StatusWriter, status_path
+from sie_triton.records.traffic import ITEMS, LATENCY, MS
 
 
 class Book(TrafficBook):
@@ -23,8 +24,9 @@ def book(tmp_path):
 
 
 def process(directory, pid, steps="org__m", stage="postprocess"):
-    path = directory / f"{steps}-{stage}.{pid}.traffic"
-    return TrafficWriter.of(path), path
+    """Return the writer of a process's traffic, and its record's path."""
+    status = StatusWriter(directory, steps, stage, 0)
+    return status.traffic, status._path.rename(status_path(directory, steps, stage, pid))
 
 
 def requests_of(book, model="org__m"):
@@ -54,6 +56,17 @@ def test_processes_of_a_model_are_summed_and_those_that_have_ended_still_count(t
         "p50_ms": None,
         "p99_ms": None,
     }
+
+
+def test_counters_are_told_apart_by_stage(tmp_path, book):
+    for stage, count in (("preprocess", 2), ("inference", 3)):
+        status = StatusWriter(tmp_path, "org__m", stage, 0)
+        status.add(num_refused=count)
+        book.see()
+        status.remove()
+    book.see()
+    found = [book.totals(stage)["org__m"].total["num_refused"] for stage in ("preprocess", "inference", "")]
+    assert found == [2, 3, 5]
 
 
 def test_a_revision_counts_for_its_model_and_another_model_does_not(tmp_path, book):
@@ -100,6 +113,6 @@ def test_latencies_are_those_of_the_last_minute(tmp_path, book):
 
 
 def test_a_broken_file_is_left_out(tmp_path, book):
-    (tmp_path / "org__m-postprocess.1.traffic").write_bytes(b"x")
+    (tmp_path / "org__m-postprocess.1.status").write_bytes(b"x")
     book.see()
     assert requests_of(book) == 0

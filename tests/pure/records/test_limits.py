@@ -14,8 +14,7 @@ from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.calls import CALL, CallBook
-from sie_triton.records.metrics import COUNTERS, MetricsPublisher
-from sie_triton.records.status import RECORD, StatusWriter
+from sie_triton.records.status import FIELDS, StatusWriter
 from tests.support.controller import wait_for
 from tests.support.stages import EchoWorker, asked, run, spec, tokens
 
@@ -36,7 +35,7 @@ def inference(tmp_path):
 
 
 def counts(stage):
-    return {name: int(stage.status.record[name]) for name in RECORD.names}
+    return {name: int(stage.status.record[name]) for name in FIELDS}
 
 
 # --- deadlines
@@ -169,30 +168,3 @@ def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_dire
     assert all(isinstance(answer, BusyError) and f"SIE_{setting.upper()}" in str(answer) for answer in answers[LIMIT:])
     assert counts(stage)["num_refused"] == 2
     stage.close()
-
-
-# --- counters
-
-
-def test_counters_follow_the_status_record(tmp_path):
-    made = {}
-
-    class Counter:
-        def __init__(self, name, doc, labels):
-            assert doc
-            self.value, self.labels = 0, labels
-            made[name] = self
-
-        def increment(self, value):
-            self.value += value
-
-    status = StatusWriter(tmp_path, "m", "inference", 0)
-    publisher = MetricsPublisher(status.record, "org/m", "inference", Counter)
-    status.add(num_items=5)
-    publisher.publish()
-    status.add(num_items=2, num_expired=1)
-    publisher.close()
-    assert made["sie_items_computed_total"].value == 7
-    assert made["sie_requests_expired_total"].value == 1
-    assert made["sie_items_computed_total"].labels == {"model": "org/m", "stage": "inference"}
-    assert all(field in RECORD.names for fields in COUNTERS.values() for field in fields)

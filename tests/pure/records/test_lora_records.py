@@ -5,7 +5,6 @@ import pytest
 from sie_triton.records.lora_states import read_all_loras, read_loras, resident, write_loras
 from sie_triton.records.revisions import steps_name
 from sie_triton.records.status import StatusWriter, status_path
-from sie_triton.records.traffic import traffic_path
 from sie_triton.server.data_dir import remove_records
 from sie_triton.system.processes.pids import ProcessId
 
@@ -18,9 +17,7 @@ def process(directory, pid, model="org__m", generation=0, **loras):
     """Write the status and the adapters of a process."""
     writer = StatusWriter(directory, model, "inference", generation)
     writer.record["pid"], writer.record["started"] = ProcessId.of(pid)
-    traffic = traffic_path(writer._path)
     writer._path = writer._path.rename(status_path(directory, model, "inference", pid))
-    traffic.rename(traffic_path(writer._path))
     write_loras(writer.loras_path, loras)
     return writer
 
@@ -33,7 +30,7 @@ def test_the_adapters_that_a_process_writes_are_read(tmp_path, pids):
     assert read_all_loras(tmp_path) == {"org__m": loras, "org__other": {"a": lora("y")}}
     assert resident(loras) == [loras["a"]]
     assert read_loras(tmp_path, "org__none") == {}
-    assert {path.suffix for path in tmp_path.iterdir()} == {".status", ".loras", ".traffic"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".status", ".loras"}
 
 
 def test_the_latest_process_of_the_latest_revision_gives_the_state_of_an_adapter(tmp_path, pids):

@@ -5,6 +5,7 @@ import pytest
 
 from sie_triton.contract import VERBS as VERBS_OF_CONTRACT
 from sie_triton.errors import BusyError, InputError, LoadError, SIEError
+from sie_triton.records.status import StatusWriter, map_record
 from sie_triton.records.traffic import (
     BATCH_ITEMS,
     HISTOGRAMS,
@@ -13,8 +14,6 @@ from sie_triton.records.traffic import (
     MS,
     VERBS,
     Traffic,
-    TrafficWriter,
-    open_record,
     quantile,
 )
 
@@ -27,13 +26,13 @@ class OwnError(SIEError):
 
 @pytest.fixture
 def written(tmp_path):
-    path = tmp_path / "m-postprocess.7.traffic"
-    return TrafficWriter.of(path), path
+    status = StatusWriter(tmp_path, "m", "postprocess", 0)
+    return status.traffic, status._path
 
 
 def total_of(path):
     traffic = Traffic()
-    traffic.add(open_record(path))
+    traffic.add(map_record(path))
     return traffic
 
 
@@ -59,7 +58,7 @@ def test_verbs_are_told_apart_and_summed(written):
     traffic = total_of(path)
     assert [(verb, total) for verb, _, total in traffic.rows(LATENCY)] == [("encode", 0.003), ("extract", 0.005)]
     assert traffic.num_requests == 2
-    traffic.add(open_record(path))
+    traffic.add(map_record(path))
     assert traffic.num_requests == 4
     assert list(traffic.rows(BATCH_ITEMS)) == []
 
@@ -73,7 +72,7 @@ def test_errors_are_counted_by_kind(written):
 
 def test_a_record_is_readable_after_its_file_is_gone(written):
     writer, path = written
-    record = open_record(path)
+    record = map_record(path)
     path.unlink()
     writer.observe({LATENCY: MS}, "encode")
     assert record[LATENCY.name].sum() == 1
@@ -83,7 +82,7 @@ def test_a_record_is_readable_after_its_file_is_gone(written):
 def test_other_files_are_not_records(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises((ValueError, OSError)):
-        open_record(tmp_path / "a")
+        map_record(tmp_path / "a")
 
 
 def test_quantiles_are_within_the_bucket_of_the_true_one():

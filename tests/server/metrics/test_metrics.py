@@ -52,6 +52,8 @@ def test_counters_survive_an_eviction(served):
     wait_for(lambda: served.figure("sie_request_duration_seconds_count", model=ENCODER) > 0)
     counted = served.figure("sie_request_duration_seconds_count", model=ENCODER)
     passes = served.figure("sie_batch_cost_count", model=ENCODER)
+    accepted = served.figure("sie_requests_accepted_total", model=ENCODER, stage="preprocess")
+    computed = served.figure("sie_items_computed_total", model=ENCODER, stage="inference")
     evictions = served.figure("sie_swaps_total", model=ENCODER, reason="evict: asked for")
     served.evict(ENCODER)
     wait_for(lambda: served.figure("sie_model_state", model=ENCODER, state="cold") == 1)
@@ -59,6 +61,8 @@ def test_counters_survive_an_eviction(served):
     assert served.figure("sie_swaps_total", model=ENCODER, reason="evict: asked for") == evictions + 1
     wait_for(lambda: served.figure("sie_request_duration_seconds_count", model=ENCODER) == counted + 1)
     wait_for(lambda: served.figure("sie_batch_cost_count", model=ENCODER) == passes + 1)
+    assert served.figure("sie_requests_accepted_total", model=ENCODER, stage="preprocess") == accepted + 1
+    assert served.figure("sie_items_computed_total", model=ENCODER, stage="inference") == computed + 1
 
 
 def test_errors_are_counted_by_kind_in_triton_and_by_status_at_the_door(served):
