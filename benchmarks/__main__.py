@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 # Modules of the benchmarks whose names differ.
-IN_PROCESS = ("lengths", "sizes", "architectures", "outputs", "long")
+IN_PROCESS = ("lengths", "architectures", "outputs")
 SAME = (
     *("latency", "door", "extract", "images", "loras", "cold", "preprocess", "overhead", "precision", "large"),
-    *("cluster", "simulated", "way", "placement", "copies"),
+    *("cluster", "simulated", "copies"),
 )
 MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys(IN_PROCESS, "forward")}
 
@@ -24,19 +24,17 @@ MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys
     show_default=True,
     help="server: throughput under load; latency: one short text at a time, compared with ONNX Runtime in process; "
     "door: SIE's own HTTP compared with Triton's; "
-    "lengths, sizes, architectures, outputs: in process, for texts of mixed lengths, base and large models, every "
-    "architecture, and sparse and late-interaction models; "
+    "lengths, architectures, outputs: in process, for texts of mixed lengths, every architecture, and sparse and "
+    "late-interaction models; "
     "extract: entities, compared with gliner if it is installed; images: vectors of photos; "
     "loras: eight LoRA adapters, compared with PEFT; "
     "cold: a server with many models that have had no request; "
     "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS; "
     "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
-    "precision: MiniLM in float32, bfloat16 and int8; long: large models and texts of 8,192 tokens, in process; "
+    "precision: MiniLM in float32, bfloat16 and int8; "
     "large: requests of 32 and 256 texts; "
     "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
     "simulated: a cluster of three workers, compared with its simulation; "
-    "way: the functions that one text passes in the stages; "
-    "placement: loads of many models on several GPUs, compared with one large one, simulated; "
     "copies: texts/s of a busy model by the number of GPUs, which are pretended",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")

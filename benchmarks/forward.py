@@ -1,4 +1,4 @@
-"""Measure forward passes in process, without a server: against the hardware's peak, and sentence-transformers.
+"""Measure forward passes in process, without a server, beside sentence-transformers.
 
 Sub-batches run on lanes, as in inference. Every figure is a median over interleaved rounds; a ratio is the median of
 the rounds' ratios.
@@ -6,7 +6,7 @@ the rounds' ratios.
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,18 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.architectures import ARCHITECTURES, build, save
-from benchmarks.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, peak, timed, token_batch
-from benchmarks.long_texts import long_texts
+from benchmarks.lanes import Lanes, interleaved, median_ratio
 from benchmarks.outputs import outputs
 from benchmarks.tables import markdown_table, print_table
 from benchmarks.texts import log_normal_texts
-from sie_triton.contract import Batch
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model
 from sie_triton.engines.torch.precision import computes_bfloat16
 from sie_triton.engines.torch.probe import probe, relative_error
 from sie_triton.models.catalog import recognise, select
-from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.weights import locate
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"
-# hidden, layers, heads of BERT's published sizes
-SIZES: Mapping[str, dict[str, int]] = {
-    "BERT-base": {"hidden": 768, "layers": 12, "heads": 12},
-    "BERT-large": {"hidden": 1024, "layers": 24, "heads": 16},
-}
 
 
 def run(what: str, *, rounds: int, output: Path | None) -> None:
@@ -46,33 +38,6 @@ def run(what: str, *, rounds: int, output: Path | None) -> None:
     if output is not None:
         head = f"{title}. Printed by `scripts/bench --what {what} --rounds {rounds}`."
         output.write_text(f"{head}\n\n{markdown_table(columns, rows)}")
-
-
-def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:
-    """Compare the packed forward pass of base and large models with the matrix-product peak of the same round."""
-    rows = []
-    for name, size in track(SIZES.items(), "sizes", console=Console(stderr=True)):
-        for precision in ("float32", "bfloat16"):
-            if precision == "bfloat16" and not computes_bfloat16():
-                rows.append([name, precision, "this processor does not support bfloat16", "", ""])
-                continue
-            shares, rates, peaks = [], [], []
-            with saved("BERT", precision, **size) as (spec, directory):
-                lanes = Lanes(spec, directory)
-                batches = list(uniform_batches(8, LANE_TOKENS, 128))
-                lanes.forward(batches[:2])
-                for _ in range(rounds):
-                    peaks.append(peak(precision))
-                    seconds = timed(partial(lanes.forward, batches))
-                    peaks.append(peak(precision))
-                    flops = sum(flops_of(batch, **size) for batch in batches)
-                    rates.append(sum(len(tokens(batch)[0]) for batch in batches) / seconds)
-                    shares.append(flops / seconds / 1e9 / statistics.mean(peaks[-2:]))
-                lanes.close()
-            median = [f"{statistics.median(x):.0f}" for x in (rates, peaks)]
-            rows.append([name, precision, *median, f"{100 * statistics.median(shares):.0f} %"])
-    columns = ["size", "precision", "tokens/s", "matrix-product peak, GFLOP/s", "share of it"]
-    return f"Packed forward in process, items of 128 tokens, medians of {rounds} rounds", columns, rows
 
 
 def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
@@ -132,11 +97,9 @@ def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
 
 
 MEASUREMENTS = {
-    "sizes": sizes,
     "lengths": lengths,
     "architectures": architectures,
     "outputs": outputs,
-    "long": long_texts,
 }
 
 
@@ -177,16 +140,3 @@ class saved:  # noqa: N801
 
     def __exit__(self, *_: object) -> None:
         self._scratch.cleanup()
-
-
-def uniform_batches(count: int, num_tokens: int, length: int) -> Iterator[Batch]:
-    rng = np.random.default_rng(0)
-    for _ in range(count):
-        yield token_batch([rng.integers(1000, 20000, length, dtype=np.int32) for _ in range(num_tokens // length)])
-
-
-def flops_of(batch: Batch, *, hidden: int, layers: int, **_: int) -> float:
-    """Return the FLOPs of BERT's matrix products: 24 h² per token and layer, and 4 h n² per item and layer."""
-    input_ids, lengths = tokens(batch)
-    squares = float((lengths.astype(np.int64) ** 2).sum())
-    return layers * (24.0 * hidden**2 * len(input_ids) + 4.0 * hidden * squares)

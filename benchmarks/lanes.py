@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sie_triton.contract import VERBS, Batch, Features, Part, Ragged, Rows
 from sie_triton.contract.spec import ModelSpec
@@ -29,15 +28,14 @@ LANE_TOKENS = 1024
 class Lanes:
     """An adapter that runs on as many lanes as a scheduler has."""
 
-    def __init__(self, spec: ModelSpec, directory: Path, lane_tokens: int = LANE_TOKENS) -> None:
+    def __init__(self, spec: ModelSpec, directory: Path) -> None:
         engine = open_engine(spec, "cpu", Measurements())
-        self.adapter = load_adapter(spec, directory, engine)
+        self._adapter = load_adapter(spec, directory, engine)
         self._processor = load_processor(spec, directory)
         model = model_of(spec)
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(model)]
         self._ragged, self._main = lengths_of(computed), model.features[0].name
         self._outputs = frozenset(output.made_of or name for name, output in model.outputs.items())
-        self._lane_tokens = lane_tokens
         cores = CpuBudget(0, list).total
         num_lanes = min(MAX_CPU_LANES, cores)
         self._pool = ThreadPoolExecutor(num_lanes, "lane", engine.use_threads, (max(1, cores // num_lanes),))
@@ -60,19 +58,16 @@ class Lanes:
 
         def work(chosen: list[int]) -> None:
             packed = Batch(join([items[i] for i in chosen]), np.full(len(chosen), is_query), self._outputs)
-            rows.update(zip(chosen, rows_of(self.adapter.forward(packed), len(chosen), self._ragged), strict=True))
+            rows.update(zip(chosen, rows_of(self._adapter.forward(packed), len(chosen), self._ragged), strict=True))
 
         lengths = features[self._main].lengths
         assert lengths is not None
-        list(self._pool.map(work, plan(lengths.tolist(), self._lane_tokens)))
+        list(self._pool.map(work, plan(lengths.tolist(), LANE_TOKENS)))
         return [rows[i] for i in range(len(framed))]
 
     def dense(self, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return the dense vectors of texts, float32 [texts, dim]."""
         return np.stack([row["dense"] for row in self.encode(texts)])
-
-    def forward(self, batches: list[Batch]) -> None:
-        list(self._pool.map(self.adapter.forward, batches))
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -105,9 +100,3 @@ def timed(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def peak(precision: str, size: int = 1536) -> float:
-    """Measure the GFLOP/s of a large matrix product on all cores: the median of 15."""
-    left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
-    return statistics.median(2 * size**3 / timed(lambda: left @ right) / 1e9 for _ in range(15))

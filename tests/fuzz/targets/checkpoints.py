@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from hypothesis import strategies as st
@@ -22,7 +22,6 @@ from tests.fuzz.damage import EDITS, damaged, edited
 from tests.fuzz.models import saved_models
 from tests.fuzz.quiet import one_thread, silence
 from tests.fuzz.target import Target, check_line
-from tests.fuzz.targets.files import with_header
 from tests.fuzz.trees import changed, to_json
 from tests.support.hostile import copied, put
 
@@ -99,6 +98,12 @@ def headers_of(file: bytes) -> SearchStrategy[bytes]:
     header, data = json.loads(file[LENGTH_BYTES:end]), file[end:]
     trees = changed([header]).map(lambda tree: with_header(tree, data))
     return st.one_of(trees, trees, st.builds(edited, st.just(file), EDITS))
+
+
+def with_header(header: Any, data: bytes) -> bytes:
+    """Return a file of safetensors."""
+    text = to_json(header)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text + data
 
 
 def with_copy(models: Path, directory: Path, case: Spoilt, use: Callable[[Path, str], object]) -> None:

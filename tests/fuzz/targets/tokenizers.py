@@ -1,15 +1,13 @@
-"""Single files of models: headers of weights, and those of tokenizers."""
+"""Files of tokenizers."""
 
 import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hypothesis import strategies as st
 
-from sie_triton.checkpoints.contents import LENGTH_BYTES, check_safetensors, converted_bytes
 from sie_triton.errors import LoadError
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.weights import locate
@@ -19,26 +17,6 @@ from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.fuzz.trees import changed, to_json
 from tests.support.tokenizers import KINDS
-
-
-@contextmanager
-def safetensors(directory: Path) -> Iterator[Target]:
-    """Yield the target of headers of weights alone."""
-    tensor = {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}
-    headers = [
-        {"a": tensor},
-        {"__metadata__": {"format": "pt"}, "a": tensor, "b": {**tensor, "data_offsets": [36, 72]}},
-    ]
-    files = [with_header(header, bytes(72)) for header in headers]
-    cases = st.one_of(changed(headers).map(lambda header: with_header(header, bytes(72))), damaged(files))
-    path = directory / "model.safetensors"
-
-    def run(file: bytes) -> None:
-        path.write_bytes(file)
-        assert 0 <= converted_bytes(path, 2) <= 2 * len(file)
-        check_safetensors(path)
-
-    yield Target(cases, run, (LoadError,))
 
 
 @contextmanager
@@ -67,9 +45,3 @@ def tokenizers(directory: Path) -> Iterator[Target]:
         open_tokenizer(overlay(here, directory / "cache", write_tokenizer)).encode("Hello, World")
 
     yield Target(st.one_of([spoilt(*each) for each in names]), run, (LoadError,))
-
-
-def with_header(header: Any, data: bytes) -> bytes:
-    """Return a file of safetensors."""
-    text = to_json(header)
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text + data

@@ -1,9 +1,7 @@
-"""Directories of models that are valid files in a hostile structure: steps of tokenizers, and files that are none."""
+"""Tokenizers that are valid files in a hostile structure."""
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.inputs.cutting import encoded
 from sie_triton.models.inputs.text import Unreadable
 from sie_triton.models.inputs.tokenizer import open_tokenizer, truncating
-from tests.fuzz.models import saved_models
 from tests.fuzz.target import Target, check_line
-from tests.fuzz.targets.checkpoints import BASES, REFUSALS, quickly_recognised, read
-from tests.support import hostile
 
 # Tokens of a text that a model reads, and those around it.
 LENGTH = 64
@@ -162,46 +157,3 @@ def tokenizer_steps(directory: Path) -> Iterator[Target]:
         assert len(encoding.ids) <= LENGTH
 
     yield Target(st.tuples(cases, texts), run, (LoadError, Unreadable), memory_bytes=1_000_000_000)
-
-
-KINDS: tuple[Callable[[Path], object], ...] = (
-    os.mkfifo,
-    Path.mkdir,
-    Path.touch,
-    hostile.huge,
-    *map(hostile.link_to, ("nowhere", "/dev/zero", "/dev/tty", "/proc/self/mem", "..", "config.json")),
-)
-
-
-@contextmanager
-def file_kinds(directory: Path) -> Iterator[Target]:
-    """Yield the target of directories some of whose files are links, pipes, devices, directories, or huge."""
-    models = saved_models(directory)
-    names = {
-        base: [str(each.relative_to(models / base)) for each in sorted((models / base).rglob("*")) if each.is_file()]
-        for base in BASES
-    }
-    kinds = st.integers(0, len(KINDS) - 1)
-    cases = st.one_of(
-        [
-            st.tuples(st.just(base), st.dictionaries(st.sampled_from(names[base]), kinds, min_size=1, max_size=2))
-            for base in BASES
-        ]
-    )
-
-    def run(case: tuple[str, dict[str, int]]) -> None:
-        base, spoilt = case
-        path = directory / "model"
-        shutil.rmtree(path, ignore_errors=True)
-        hostile.copied(models / base, path)
-        for name, kind in spoilt.items():
-            hostile.instead(name, KINDS[kind])(path)
-        try:
-            read(path, base)
-        except REFUSALS as exc:
-            for line in str(exc).split("\n"):
-                check_line(LoadError(line), 5000)
-            raise
-
-    with quickly_recognised():
-        yield Target(cases, run, REFUSALS)
