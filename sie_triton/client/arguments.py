@@ -11,8 +11,9 @@ from tritonclient.utils import TRITON_RESERVED_REQUEST_PARAMS, TRITON_RESERVED_R
 from sie_triton.client.items import objects, utf_8
 from sie_triton.errors import InputError
 
-# Request parameters that are sent as JSON; callers may pass mappings.
-JSON_PARAMETERS = {"label_thresholds", "label_descriptions", "output_schema", "classes", "relation_labels"}
+# Request parameters that are sent as JSON; callers may pass mappings, and lists for JSON_LISTS.
+JSON_LISTS = {"relation_labels", "examples"}
+JSON_PARAMETERS = JSON_LISTS | {"label_thresholds", "label_descriptions", "label_groups", "output_schema", "classes"}
 
 ENTITY = 'give {"start": …, "end": …}; "label" is optional'
 
@@ -96,8 +97,9 @@ def _as_sent(given: Mapping[str, Any]) -> dict[str, Any]:
     if schema is not None and hasattr(schema, "model_json_schema"):
         sent["output_schema"] = schema.model_json_schema()
     for name in JSON_PARAMETERS & sent.keys():
-        if isinstance(sent[name], Mapping):
-            sent[name] = as_json(dict(sent[name]), name)
+        value = dict(sent[name]) if isinstance(sent[name], Mapping) else sent[name]
+        if isinstance(value, dict) or (name in JSON_LISTS and isinstance(value, list)):
+            sent[name] = as_json(value, name)
     return sent
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sie_triton.client.arguments import JSON_PARAMETERS
+from sie_triton.client.arguments import JSON_LISTS, JSON_PARAMETERS
 from sie_triton.contract import VERBS
 from sie_triton.contract.model import Model
 from sie_triton.contract.parameters import Parameter
@@ -86,7 +86,7 @@ def _merged(same: Sequence[Parameter]) -> Schema:
     if choices:
         schema["enum"] = choices
     if first.name in JSON_PARAMETERS:
-        schema["type"] = ["string", "object"]
+        schema["type"] = ["string", "object", *(["array"] if first.name in JSON_LISTS else [])]
     limits = {
         "minimum": _widest(min, [each.minimum for each in same]),
         "maximum": _widest(max, [each.maximum for each in same]),

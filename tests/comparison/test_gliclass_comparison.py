@@ -127,6 +127,69 @@ def test_requests_of_different_labels_share_a_forward_pass(ours, library):
             assert_same(each, library(text, labels, kind, prompt=options.get("instruction")))
 
 
+EXAMPLE_TEXTS = [{"text": "I slept.", "labels": ["science"]}, {"text": "größe 日 <<SEP>>", "labels": ["日", "travel"]}]
+
+
+@pytest.mark.parametrize("prompt_first", [True, False])
+def test_examples_are_those_of_the_library(tmp_path, minilm_directory, prompt_first):
+    directory = save_gliclass(tmp_path, minilm_directory, prompt_first=prompt_first, pooling_strategy="avg")
+    ours, library = Extractor("gliclass", directory), Library(directory)
+    shown = [*EXAMPLE_TEXTS[:1], {**EXAMPLE_TEXTS[1], "text": "größe 日"}]
+    for text in TEXTS[:4]:
+        found = ours([text], LABELS, examples=json.dumps(shown), instruction="Say it. ")[0]
+        theirs = library(text, LABELS, examples=shown, prompt="Say it. ")
+        assert_same(found, theirs)
+        assert max(abs(theirs[label] - score) for label, score in pairs(ours([text], LABELS)[0])) > 1e-3
+
+
+GROUPS = {"mood": ["good", "bad", "größe"], "topic": ["travel", "science"]}
+
+
+def test_label_groups_are_the_librarys_labels_of_several_levels(ours, library):
+    """Those of the library share one softmax; here the classes of a group exclude each other only."""
+    several = ours(TEXTS[:3], label_groups=json.dumps(GROUPS), threshold=0.5)
+    single = ours(TEXTS[:3], label_groups=json.dumps(GROUPS), classification_type="single-label")
+    for text, of_several, of_single in zip(TEXTS, several, single, strict=False):
+        theirs = library(text, GROUPS)
+        flat = {f"{group}.{label}": score for group, labels in theirs.items() for label, score in labels.items()}
+        assert_same(of_several, {label: score for label, score in flat.items() if score >= 0.5})
+        for group, labels in library(text, GROUPS, "single-label").items():
+            whole = sum(labels.values())
+            found = {label.partition(".")[2]: score for label, score in pairs(of_single) if label.startswith(group)}
+            assert found == pytest.approx({label: score / whole for label, score in labels.items()}, abs=1e-4)
+            assert of_single["data"][group] == max(labels, key=labels.get)
+            kept = {label for label, score in theirs[group].items() if score >= 0.5}
+            assert set(of_several["data"][group]) == kept
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "field"),
+    [
+        (["a"], {"label_groups": GROUPS}, "label_groups"),
+        ([], {"label_groups": ["a"]}, "label_groups"),
+        ([], {"label_groups": {"a": []}}, "label_groups"),
+        ([], {"label_groups": {"a": {"b": {"threshold": 0.5}}}}, "label_groups"),
+        ([], {"label_groups": {str(i): [str(j) for j in range(300)] for i in range(4)}}, "label_groups"),
+        (["a"], {"examples": {"text": "x"}}, "examples"),
+        (["a"], {"examples": [{"text": "x", "labels": "a"}]}, "examples"),
+        (["a"], {"examples": [{"text": "x", "labels": ["a"], "other": 1}]}, "examples"),
+        (["a"], {"examples": [{"text": "x " * 600, "labels": ["a"]}]}, "labels"),
+    ],
+)
+def test_groups_and_examples_that_are_not_as_they_must_be_are_refused(ours, labels, given, field):
+    with pytest.raises(InputError) as caught:
+        ours(["x"], labels, **{name: json.dumps(value) for name, value in given.items()})
+    assert caught.value.field == field
+
+
+def test_examples_are_refused_by_a_model_without_their_token(tmp_path, directory):
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes().replace(b"<<EXAMPLE>>", b"<<OTHER>>"))
+    with pytest.raises(InputError) as caught:
+        Extractor("gliclass", tmp_path)(["x"], ["a"], examples=json.dumps(EXAMPLE_TEXTS))
+    assert caught.value.field == "examples"
+
+
 def test_a_model_file_says_whether_classes_exclude_each_other(directory, ours, library):
     single = Extractor("gliclass", directory, Profile(parameters={"classification_type": "single-label"}))
     assert_same(single(TEXTS[:1], LABELS)[0], library(TEXTS[0], LABELS, "single-label"))
@@ -154,9 +217,9 @@ def part(labels):
 
 
 def test_requests_without_valid_labels_are_refused(ours):
-    with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
+    with pytest.raises(InputError, match="labels: label_groups and labels are empty"):
         ours(["x"], [])
-    with pytest.raises(InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most"):
+    with pytest.raises(InputError, match=r"labels: labels, instruction and examples have \d+ tokens"):
         ours(["x"], [f"label {i}" for i in range(1000)])
 
 

@@ -45,6 +45,8 @@ DOCUMENTS: Mapping[str, Sequence[Any]] = {
     "label_descriptions": [{"person": "a human"}, {"city": "", "person": "x"}],
     "relation_labels": [["lives in"], {"lives in": "where", "is": {"description": "what", "threshold": 0.5}}],
     "classes": [{"mood": ["good", "bad"]}, {"mood": {"labels": {"good": "so"}, "multi_label": True, "threshold": 1}}],
+    "label_groups": [{"mood": ["good", "bad"]}, {"mood": {"good": "so", "bad": None}, "topic": ["x"]}],
+    "examples": [[{"text": "x", "labels": ["good"]}], [{"text": "", "labels": []}]],
     "output_schema": [SCHEMA, {"type": "object", "properties": {"a": {"type": "array", "items": SCHEMA}}}],
 }
 

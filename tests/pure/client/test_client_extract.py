@@ -7,7 +7,9 @@ import pytest
 import tritonclient.grpc
 from pydantic import BaseModel
 
+from sie_triton.client.arguments import request_parameters
 from sie_triton.client.calls import EncodeCall, ExtractCall
+from sie_triton.client.types import ExtractOptions
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import InputError
 
@@ -108,3 +110,10 @@ def test_one_item_one_result():
 def test_a_model_that_only_extracts_refuses_encode():
     with pytest.raises(InputError, match=r"^model: does not encode; call extract$"):
         EncodeCall(tritonclient.grpc, "org/model", "a", {}).results([Response(NONE)])
+
+
+def test_lists_of_relations_and_examples_are_sent_as_json():
+    examples = [{"text": "x", "labels": ["a"]}]
+    options = {"relation_labels": ["lives in"], "examples": examples, "label_groups": {"g": ["a"]}}
+    sent = request_parameters("extract", {"options": options}, ExtractOptions)
+    assert {name: json.loads(value) for name, value in sent.items()} == options

@@ -14,7 +14,10 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.gliclass import SEPARATOR
+from sie_triton.models.families.gliclass.examples import EXAMPLES, examples_of
+from sie_triton.models.families.gliclass.examples import MARKER as EXAMPLE
 from sie_triton.models.families.gliclass.files import GliclassFiles
+from sie_triton.models.families.shared.label_groups import labels_or_groups
 from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
@@ -33,10 +36,14 @@ class LabelPrompt(NamedTuple):
     thresholds: npt.NDArray[np.float32]
     instruction: str  # after the separator
     tail: Ints  # tokens of separator and instruction
+    examples: Ints  # tokens after the text, or after `tail` if the text goes first
+
+    def num_tokens(self, tail: Ints) -> int:
+        return len(self.labels) + len(tail) + len(self.examples)
 
 
 class GliclassTokenizer(WindowProcessor):
-    """Tokenizer for rows of the form: marker label marker label … separator instruction text.
+    """Tokenizer for rows of the form: marker label marker label … separator instruction text examples.
 
     The text goes first if the model was trained so. A text that is too long for its labels is cut into overlapping
     windows.
@@ -52,10 +59,17 @@ class GliclassTokenizer(WindowProcessor):
             raise files.config.corrupt(f"class_token_index is not the id of the token {MARKER}")
 
     def frame(self, part: Part) -> Frame:
-        labels, instruction = tuple(part.labels), part.instruction or ""
-        return PromptedTexts(
-            lambda: self._prompt(labels, instruction), len(instruction) + sum(len(label.read) for label in labels)
+        groups = labels_or_groups(part.labels, part.options)
+        named = [Label(f"{group.name}.{label.read}") for group in groups for label in group.labels]
+        labels, instruction, examples = (
+            tuple(part.labels) or tuple(named),
+            part.instruction or "",
+            examples_of(part.options),
         )
+        if examples and self._tokenizer.token_to_id(EXAMPLE) is None:
+            raise InputError.at(f"parameter {EXAMPLES.name}", f"this model has no token {EXAMPLE}; leave it out")
+        num_characters = len(instruction) + len(examples) + sum(len(label.read) for label in labels)
+        return PromptedTexts(lambda: self._prompt(labels, instruction, examples), num_characters)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole((text for _, text in framed), self._tokenizer)
@@ -67,7 +81,7 @@ class GliclassTokenizer(WindowProcessor):
             self._row(prompt, tail, number, text[first:end])
             for (prompt, _), start, encoding in zip(framed, before, encodings, strict=True)
             for tail, text in [_parted(encoding, len(start)) if start else (prompt.tail, _ids(encoding))]
-            for number, (first, end) in enumerate(windows(len(text), self._room - len(prompt.labels) - len(tail)))
+            for number, (first, end) in enumerate(windows(len(text), self._room - prompt.num_tokens(tail)))
         ]
         tokens, places, thresholds, separators = zip(*rows, strict=True)
         return {
@@ -79,22 +93,24 @@ class GliclassTokenizer(WindowProcessor):
 
     def _row(self, prompt: LabelPrompt, tail: Ints, number: int, window: Ints) -> "LabelledRow":
         asked = [prompt.labels, tail]
-        row = self._around.row(number, np.concatenate([*asked, window] if self._labels_first else [window, *asked]))
+        parts = [*asked, window] if self._labels_first else [window, *asked]
+        row = self._around.row(number, np.concatenate([*parts, prompt.examples]))
         offset = len(self._around.special[0][0]) + (0 if self._labels_first else len(window))
         return LabelledRow(row, prompt.places + offset, prompt.thresholds, offset + len(prompt.labels))
 
-    def _prompt(self, labels: Sequence[Label], instruction: str) -> LabelPrompt:
-        *parts, tail = self._token_ids([*(MARKER + label.read for label in labels), END + instruction])
+    def _prompt(self, labels: Sequence[Label], instruction: str, examples: str) -> LabelPrompt:
+        read = [*(MARKER + label.read for label in labels), END + instruction, examples]
+        *parts, tail, after = self._token_ids(read)
         starts = np.cumsum([0, *map(len, parts)])
-        num_tokens = int(starts[-1]) + len(tail)
-        if num_tokens > self._room // 2:
+        places = starts[:-1].astype(np.int32)
+        prompt = LabelPrompt(np.concatenate(parts), places, thresholds_of(labels), instruction, tail, after)
+        if (num_tokens := prompt.num_tokens(tail)) > self._room // 2:
             raise InputError.at(
                 "labels",
-                f"labels and instruction have {num_tokens} tokens; this model reads at most "
-                f"{self._room // 2} of them with each text; send fewer or shorter labels",
+                f"labels, instruction and examples have {num_tokens} tokens; this model reads at most "
+                f"{self._room // 2} of them with each text; send fewer or shorter ones",
             )
-        places = starts[:-1].astype(np.int32)
-        return LabelPrompt(np.concatenate(parts), places, thresholds_of(labels), instruction, tail)
+        return prompt
 
     def _only_token(self, text: str, files: GliclassFiles) -> int:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

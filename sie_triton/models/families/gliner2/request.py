@@ -87,7 +87,7 @@ def _read(schema: str, relations: str, classes: str) -> ExtractionRequest:
 def _relations(text: str, where: str) -> tuple[Label, ...]:
     is_json = text.lstrip()[0] in "[{"
     given = parsed_json(text, where) if is_json else [each.strip() for each in text.split(",") if each.strip()]
-    return _labels(given, where, 256)
+    return labels_of(given, where, 256)
 
 
 def _tasks(text: str, where: str) -> tuple[ClassificationTask, ...]:
@@ -106,15 +106,15 @@ def _task(name: str, given: Any, where: str) -> ClassificationTask:
     if isinstance(given, list):
         given = {"labels": given}
     given = only(given, ("labels", "multi_label", "threshold"), where)
-    labels = _labels(given.get("labels"), f"{where}: labels", LIMITS.max_classes, has_thresholds=False)
+    labels = labels_of(given.get("labels"), f"{where}: labels", LIMITS.max_classes, has_thresholds=False)
     multi_label = given.get("multi_label", False)
     if not isinstance(multi_label, bool):
         raise InputError.at(where, "multi_label must be true or false")
     return ClassificationTask(name, labels, multi_label, threshold_of(given.get("threshold"), where))
 
 
-def _labels(given: Any, where: str, most: int, *, has_thresholds: bool = True) -> tuple[Label, ...]:
-    """Read a list of names, or an object with descriptions, without duplicates."""
+def labels_of(given: Any, where: str, most: int, *, has_thresholds: bool = True) -> tuple[Label, ...]:
+    """Read a list of names, or an object with descriptions, without duplicates; InputError names `where`."""
     if not isinstance(given, list | dict) or not given:
         raise InputError.at(where, "must be a list of at least one name, or an object: name → description")
     if len(given) > most:

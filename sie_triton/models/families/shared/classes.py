@@ -94,9 +94,15 @@ def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Find
     Classes are the request's labels or, with CLASS_NAMES, the model's.
     """
     scoring = int(rows[0][SCORING.name])
-    logits = np.stack([row[CLASS_LOGITS.name] for row in rows]).astype(np.float64)
-    scores = merged(SCORES[scoring](logits), scoring == SIGMOID)
+    (scores,) = scores_of(rows, ())
     if CLASS_NAMES.name in rows[0]:
         names = json.loads(rows[0][CLASS_NAMES.name].tobytes())
         return ranked_classes(names, scores, options, usual=-math.inf if scoring == UNCHANGED else 0)
     return ranked_classes(range(len(scores)), scores, options, rows[0][LABEL_THRESHOLDS.name])
+
+
+def scores_of(rows: Sequence[Rows], ends: Sequence[int]) -> list[Floats]:
+    """Return the scores of a text from those of its windows, [classes], for each group of classes; `ends` part them."""
+    scoring = int(rows[0][SCORING.name])
+    logits = np.stack([row[CLASS_LOGITS.name] for row in rows]).astype(np.float64)
+    return [merged(SCORES[scoring](part), scoring == SIGMOID) for part in np.split(logits, ends, axis=1)]
