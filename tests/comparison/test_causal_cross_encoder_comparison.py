@@ -13,7 +13,7 @@ from benchmarks.texts import texts
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import load_processor
-from sie_triton.models.families.causal_cross_encoder.processor import ConversationTokenizer
+from sie_triton.models.families.causal_cross_encoder import ConversationTokenizer
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_causal
 from tests.support.stages import spec

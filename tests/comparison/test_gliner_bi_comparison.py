@@ -11,10 +11,9 @@ from sie_triton.contract import Batch
 from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families import family
+from sie_triton.models.families import family, gliner_bi
 from sie_triton.models.families.gliner import heads
 from sie_triton.models.families.gliner_bi import adapter as bi
-from sie_triton.models.families.gliner_bi import processor
 from sie_triton.models.families.shared.labels import cache
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner_bi
@@ -144,7 +143,7 @@ def test_of_very_many_runs_the_best_are_kept(monkeypatch):
 
 
 def test_labels_that_are_too_much_for_so_many_texts(ours, monkeypatch):
-    monkeypatch.setattr(processor, "MAX_LABEL_TOKENS", 20)
+    monkeypatch.setattr(gliner_bi, "MAX_LABEL_TOKENS", 20)
     ours(TEXTS[:1], ["person", "date"])
     with pytest.raises(InputError, match="labels: have 6 tokens for each of 4 texts, 24 together; at most 20"):
         ours.blame(TEXTS[:4], ["person", "date"])

@@ -10,9 +10,8 @@ from sie_triton.contract import Label
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families.grounding_dino import DinoFiles
+from sie_triton.models.families.grounding_dino import DinoFiles, DinoProcessor
 from sie_triton.models.families.grounding_dino.adapter import labels_of
-from sie_triton.models.families.grounding_dino.processor import DinoProcessor
 from tests.support.detectors import Dino, Finder, check_upright, refused, same, save_dino
 from tests.support.pictures import picture, pictures
 

@@ -20,7 +20,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.catalog import recognise
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.catalog.select import recognised_by
-from sie_triton.models.families.multivector.processor import MultiVectorTokenizer
+from sie_triton.models.families.multivector import MultiVectorTokenizer
 from sie_triton.models.families.multivector.stanford_colbert import is_stanford_colbert, read_multi_vector
 from sie_triton.models.families.shared.token_pooling import pool, with_pooling
 from tests.support.loading import Tokens, load_adapter, token_batch

@@ -22,7 +22,7 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import load_file
 from sie_triton.models.catalog.recognise import explain, family_in
-from sie_triton.models.families.siglip.processor import cleaning
+from sie_triton.models.families.siglip import cleaning
 from sie_triton.models.weights.disk import DiskCache
 from sie_triton.models.weights.locate import MODEL_FILES
 from sie_triton.models.weights.pickles import pickled, without_pickles

@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from sie_triton.errors import SIEError
 from sie_triton.models.catalog.recognise import explain, family_in
-from sie_triton.models.families.llm_reranker.processor import FORMATS
+from sie_triton.models.families.llm_reranker import FORMATS
 from tests.comparison import test_nli_classification_comparison as nli
 from tests.comparison.test_causal_cross_encoder_comparison import Scorer
 from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker

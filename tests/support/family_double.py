@@ -83,7 +83,6 @@ class Own(Family):
         Parameter("labels", str, ("near", "far"), is_list=True),
     )
     options = OwnOptions
-    processor_module = __name__
     engines: ClassVar = {f"{__name__}:OwnEngine": __name__, "torch": __name__}
 
 

@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
 from benchmarks.texts import texts
-from sie_triton.models.families.llm_reranker.processor import FORMATS
+from sie_triton.models.families.llm_reranker import FORMATS
 
 SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 

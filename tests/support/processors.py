@@ -15,14 +15,13 @@ from sie_triton.checkpoints.mel import CLASS, MelPlan
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.checkpoints.processor_classes import OF_ONE_SIZE
-from sie_triton.models.families.donut import DonutFiles, page_plan
-from sie_triton.models.families.donut.processor import page
-from sie_triton.models.families.glm_ocr.processor import page_size as of_glm
+from sie_triton.models.families.donut import DonutFiles, page, page_plan
+from sie_triton.models.families.glm_ocr import page_size as of_glm
 from sie_triton.models.families.grounding_dino import image_plan
 from sie_triton.models.families.lighton_ocr import LongestEdgePlan
 from sie_triton.models.families.owlv2 import square_plan
 from sie_triton.models.families.owlv2.resizing import in_square
-from sie_triton.models.families.paddleocr_vl.processor import page_size as of_paddle
+from sie_triton.models.families.paddleocr_vl import page_size as of_paddle
 from sie_triton.models.inputs.decoding import to_rgb
 from sie_triton.models.inputs.mel import spectrograms
 from sie_triton.models.inputs.patch_resizing import patched_size, resized_to

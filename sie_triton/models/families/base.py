@@ -20,9 +20,6 @@ from sie_triton.engines.base import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.models.inputs import Processor
 
-# Module of the processor of plain texts.
-TEXT_TOKENIZER = "sie_triton.models.inputs.text_processor"
-
 
 @dataclass(frozen=True)
 class Options:
@@ -85,11 +82,11 @@ class Adapter(ABC):
 class Family:
     """A kind of model: its inputs, outputs and options, and how its files are read. Stateless; imports no torch.
 
-    A family is a folder. Its `__init__` declares the family, and reads and recognises directories. Its module
-    `processor` has a function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has
-    a function `load_adapter(spec, directory, engine)`, which returns the model with its weights. Both raise LoadError,
-    which names what in the directory cannot be used. A family in a single module names that module as
-    `processor_module` and in `engines`. A family that adds options to those of another one has modules of its own.
+    A family is a folder. Its `__init__` declares the family, reads and recognises directories, and has a function
+    `load_processor(spec, directory)`, which returns the processor. Its module `adapter` has a function
+    `load_adapter(spec, directory, engine)`, which returns the model with its weights. Both raise LoadError, which names
+    what in the directory cannot be used. A family in a single module names that module in `engines`. A family that adds
+    options to those of another one has functions of its own.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("text",)
@@ -102,7 +99,7 @@ class Family:
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
     parameters: ClassVar[tuple[Parameter, ...]] = ()  # of requests; they reach `Adapter.forward` item by item
     options: ClassVar[type[Options]] = Options
-    processor_module: ClassVar[str] = ".processor"
+    processor_module: ClassVar[str] = "."  # with `load_processor`
     # Engines that can compute the encoder, the default first → module with `load_adapter`.
     engines: ClassVar[Mapping[str, str]] = {TORCH: ".adapter"}
     unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # engine → options without effect
@@ -152,7 +149,7 @@ class Family:
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
-        processor: Processor = self._module(self.processor_module).load_processor(spec, directory)
+        processor: Processor = self._function("load_processor", self.processor_module)(spec, directory)
         return processor
 
     def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
@@ -160,7 +157,7 @@ class Family:
         if spec.engine not in self.engines:
             usable = ", ".join(self.engines)
             raise LoadError(f"engine {spec.engine}: this family cannot use it, but {usable}", "unsupported")
-        adapter: Adapter = self._module(self.engines[spec.engine]).load_adapter(spec, directory, engine)
+        adapter: Adapter = self._function("load_adapter", self.engines[spec.engine])(spec, directory, engine)
         return adapter
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
@@ -171,18 +168,18 @@ class Family:
         """Return features of items of these lengths, for measuring. Their values do not matter."""
         return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
 
-    def _module(self, name: str) -> Any:
-        """Import a module by its full name or, if it begins with a dot, from the family's folder.
+    def _function(self, name: str, module: str) -> Any:
+        """Return a function of a module with a full name, in the family's folder (".name"), or of its own module (".").
 
-        A family that is no folder, but extends one, has the modules of that one. Raises LoadError if there is none.
+        A family that extends another one has the functions of that one. Raises LoadError if there is none.
         """
         for kind in type(self).__mro__:
             found = None
             with suppress(ModuleNotFoundError):  # the family's own module is no package
-                found = find_spec(name, kind.__module__)
-            if found is not None:
-                return import_module(name, kind.__module__)
-        raise LoadError(f"family {type(self).__name__}: has no module {name}", "dependency")
+                found = find_spec(module, kind.__module__)
+            if found is not None and hasattr(imported := import_module(module, kind.__module__), name):
+                return getattr(imported, name)
+        raise LoadError(f"family {type(self).__name__}: has no {name} in the module {module}", "dependency")
 
 
 class TextFamily(Family):

@@ -11,7 +11,7 @@ from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFile
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
 from sie_triton.errors import LoadError
-from sie_triton.models.families.base import TEXT_TOKENIZER, Recognised, TextFamily
+from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.sentence_transformer import PoolingOptions
 from sie_triton.models.families.shared.recognised import reason_with_file
 from sie_triton.models.families.shared.token_pooling import TOKEN_POOLING
@@ -113,7 +113,7 @@ class BgeM3(TextFamily):
     parameters = (TRUNCATION_SIDE, *TOKEN_POOLING)
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
-    processor_module = TEXT_TOKENIZER
+    processor_module = "sie_triton.models.inputs.text_processor"
     takes_loras = True
     reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter", "bge_m3_flag:BGEM3FlagAdapter")
     files = (*(f"{name}.*" for name in LAYERS), *PICKLED_LAYERS)

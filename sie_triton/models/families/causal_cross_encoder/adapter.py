@@ -10,7 +10,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.causal_cross_encoder.files import CausalFiles
+from sie_triton.models.families.causal_cross_encoder import CausalFiles
 from sie_triton.models.families.shared.judge import Judge
 from sie_triton.models.families.shared.token_adapter import TokenAdapter
 

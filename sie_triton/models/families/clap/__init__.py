@@ -9,19 +9,37 @@ longer sound the library reads random excerpts. Here the embedding of a file is 
 - a checkpoint without fusion reads the whole sound, in as few windows of 10 s as cover it, spread evenly; the embedding
   is the mean of theirs;
 - a checkpoint with fusion reads the whole sound, shrunk to 10 s, and three crops: the middle of each third.
+
+The cost of a window is the number of text tokens with as many matrix products: 64 for HTSAT-tiny and RoBERTa-base, 7500
+samples to a token. Most blocks read fewer than its 4096 patches, and all are narrower than a layer of the text encoder.
+
+Preprocess makes the spectrograms: for 10 s, a spectrogram takes 0.26 MB and samples 1.9 MB, and 20 ms on one core are
+little compared with a forward pass of 400 ms.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
 
 from sie_triton.checkpoints.files import MOST, Fields, read_fields, shortened
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.checkpoints.towers import check_tower, home_of, model_type
-from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.tensors import INPUT_IDS, MEL, READ
+from sie_triton.contract import ENCODE_OUTPUTS, Features, Ragged
+from sie_triton.contract.spec import ModelSpec, Runtime
+from sie_triton.contract.tensors import AUDIO, INPUT_IDS, MEL, READ, TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
+from sie_triton.models.families.shared.towers.processor import tokens_of_texts
+from sie_triton.models.inputs.audio import AudioFile, AudioReader
+from sie_triton.models.inputs.base import Processor
+from sie_triton.models.inputs.mel import packed_mels, spectrograms
+from sie_triton.models.inputs.several import check_alone
+from sie_triton.models.inputs.tokenizer import open_tokenizer, packed_ids, truncating
 
 MAX_SIDE = 8192
 
@@ -103,3 +121,37 @@ class Clap(Family):
 
     def longest(self, directory: Path) -> int:
         return ClapFiles.read(directory).longest_text
+
+
+class ClapProcessor(Processor):
+    """Processor of items that are either a sound or a text."""
+
+    prepares = True
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, files: ClapFiles, runtime: Runtime) -> None:
+        self._tokenizer, self._plan, self._window_tokens = tokenizer, files.plan, files.window_tokens
+        self._sounds = AudioReader(runtime, files.plan.rate)
+
+    def is_slow(self, element: Any) -> bool:
+        return AUDIO.name in element
+
+    def prepare(self, element: Any) -> Any:
+        sound = element.get(AUDIO.name)
+        if not isinstance(sound, AudioFile):
+            return element
+        check_alone(element, AUDIO.name)
+        return {AUDIO.name: spectrograms(self._sounds.samples(sound), self._plan)}
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        sounds = [item.get(AUDIO.name) for item in framed]
+        ids, cut = tokens_of_texts(self._tokenizer, framed)
+        windows = [0 if sound is None else 1 if self._plan.is_fused else len(sound) for sound in sounds]
+        read = [len(of) + self._window_tokens * count for of, count in zip(ids, windows, strict=True)]
+        lengths = Ragged(np.array(read, np.int32))
+        return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_mels(sounds)}
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> ClapProcessor:
+    files = ClapFiles.read(directory)
+    tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+    return ClapProcessor(tokenizer, files, spec.runtime)

@@ -4,14 +4,19 @@ image → resized, cropped → vision transformer → state of the class token �
 text → tokens → text transformer → state of the closing token → projection → dense
 """
 
+from functools import partial
 from pathlib import Path
 
 from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.open_clip import is_open_clip
 from sie_triton.checkpoints.special_tokens import TOKENIZER
 from sie_triton.checkpoints.towers import TowerFiles, model_type, model_type_file
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.towers import TowerFamily
+from sie_triton.models.families.shared.towers.processor import TowerProcessor
+from sie_triton.models.inputs.pixels import resized
+from sie_triton.models.inputs.tokenizer import open_tokenizer, truncating
 
 
 class Clip(TowerFamily):
@@ -31,3 +36,9 @@ class Clip(TowerFamily):
 
     def longest(self, directory: Path) -> int:
         return TowerFiles.read(directory).longest_text
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
+    files = TowerFiles.read(directory)
+    tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+    return TowerProcessor(tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime)

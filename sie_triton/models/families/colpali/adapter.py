@@ -10,8 +10,7 @@ from sie_triton.contract.tensors import READ
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
-from sie_triton.models.families.colpali import ColPali, images_of
-from sie_triton.models.families.colpali.processor import load_processor
+from sie_triton.models.families.colpali import ColPali, images_of, load_processor
 from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 
 

@@ -16,8 +16,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
-from sie_triton.models.families.colqwen2 import ColQwen2, is_of_engine
-from sie_triton.models.families.colqwen2.processor import load_processor
+from sie_triton.models.families.colqwen2 import ColQwen2, is_of_engine, load_processor
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION, UnitVectors
 from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter

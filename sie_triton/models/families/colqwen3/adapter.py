@@ -11,8 +11,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.models.families.colqwen2.adapter import ColQwen2Adapter
-from sie_triton.models.families.colqwen3 import ColQwen3, ColQwen3Options, plan_of
-from sie_triton.models.families.colqwen3.processor import load_processor
+from sie_triton.models.families.colqwen3 import ColQwen3, ColQwen3Options, load_processor, plan_of
 from sie_triton.models.families.qwen3_vl_embedding import QWEN3_VL
 from sie_triton.models.families.shared.pages import PAGE
 from sie_triton.models.inputs.patch_resizing import patched_size

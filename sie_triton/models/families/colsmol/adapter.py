@@ -12,8 +12,7 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
-from sie_triton.models.families.colsmol import ColSmol, tile_counts
-from sie_triton.models.families.colsmol.processor import load_processor
+from sie_triton.models.families.colsmol import ColSmol, load_processor, tile_counts
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION
 from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 

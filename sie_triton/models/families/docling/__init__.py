@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from annotated_types import Ge
 
-from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Rows
-from sie_triton.contract.spec import ANY_LENGTH
-from sie_triton.contract.tensors import READ, Tensor
+from sie_triton.contract import Extraction, Features, Findings, Parameter, ParameterValue, Part, Ragged, Rows
+from sie_triton.contract.spec import ANY_LENGTH, ModelSpec
+from sie_triton.contract.tensors import DOCUMENT, IMAGE, READ, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family, Options
+from sie_triton.models.inputs.base import Frame, Processor
+from sie_triton.models.inputs.documents import check_document
 
 CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", "content_lengths", is_large=True)
 CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", "converted_lengths")
@@ -62,3 +65,35 @@ class Docling(Family):
 
     def longest(self, directory: Path) -> int:
         return ANY_LENGTH
+
+
+class DocumentProcessor(Processor):
+    prepares = True
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+
+    def frame(self, part: Part) -> Frame:
+        if part.options.get(OCR.name, False):
+            raise InputError.at(
+                f"parameter {OCR.name}",
+                "OCR is not supported, only the text stored in a document is read; leave it out",
+            )
+        return super().frame(part)
+
+    def is_slow(self, element: Any) -> bool:
+        return True
+
+    def prepare(self, element: Any) -> Any:
+        if IMAGE.name in element:
+            raise InputError.at(element[IMAGE.name].where, "is an image, which needs OCR, but OCR is not supported")
+        check_document(element[DOCUMENT.name], self._max_bytes)
+        return element
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        contents = Ragged.of([np.frombuffer(item[DOCUMENT.name].content, np.uint8) for item in framed])
+        return {READ.name: Ragged(DOCUMENT_COST + contents.of_items // BYTES_A_TOKEN), CONTENT.name: contents}
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> DocumentProcessor:
+    return DocumentProcessor(spec.runtime.max_document_bytes)

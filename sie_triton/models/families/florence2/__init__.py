@@ -8,24 +8,95 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import NESTED, ImagePlan
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import kind_of
-from sie_triton.contract import Extraction, Findings, Line, Object, ParameterValue, Rows
+from sie_triton.checkpoints.special_tokens import special_token
+from sie_triton.contract import Extraction, Features, Findings, Line, Object, ParameterValue, Part, Ragged, Rows
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import INPUT_IDS, ORIGINAL_SIZES, PIXELS, READ, Tensor
+from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.florence2.original_files import BANNED, TOKENS, as_transformers, is_original
-from sie_triton.models.families.florence2.tasks import TASKS
+from sie_triton.models.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, OCR_WITH_REGION, TASKS, ReadingTask
+from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.readers.processor import (
     CERTAIN,
     GENERATED,
     NEW_TOKENS,
     READER_PARAMETERS,
+    ReaderProcessor,
+    ReadingPrompt,
     TaskOptions,
+    new_tokens,
+    num_beams,
     text_of,
+)
+from sie_triton.models.inputs.pixels import resized
+from sie_triton.models.inputs.tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+POOLED = ("spatial_avg_pool", "temporal_avg_pool")
+RENAMED = {"dim_embed": "embed_dim"}
+
+# In the order in which they are added to the tokenizer.
+TOKENS = (
+    *("<od>", "</od>", "<ocr>", "</ocr>"),
+    *(f"<loc_{place}>" for place in range(1000)),
+    *("<cap>", "</cap>", "<ncap>", "</ncap>", "<dcap>", "</dcap>", "<grounding>", "</grounding>", "<seg>", "</seg>"),
+    *("<sep>", "<region_cap>", "</region_cap>", "<region_to_desciption>", "</region_to_desciption>", "<proposal>"),
+    *("</proposal>", "<poly>", "</poly>", "<and>"),
+)
+
+# Phrases that the published code never grounds.
+PHRASES = (
+    "it,I,me,mine,you,your,yours,he,him,his,she,her,hers,they,them,their,theirs,one,oneself,we,us,our,ours,its,myself,"
+    "yourself,himself,herself,itself,ourselves,yourselves,themselves,this,that,these,those,who,whom,whose,which,what,"
+    "all,another,any,anybody,anyone,anything,each,everybody,everyone,everything,few,many,nobody,none,several,some,"
+    "somebody,someone,something,each other,one another,the image,image,images,the,a,an,a group,other objects,lots,a set"
+)
+BANNED = frozenset(PHRASES.split(","))
+
+
+def is_original(config: Fields) -> bool:
+    return config.fields("vision_config").has("dim_embed")
+
+
+def as_transformers(config: Fields) -> Mapping[str, Any]:
+    """Translate Microsoft's config.json to that of transformers, which computes the same as the published code.
+
+    The padding token stands for an image: no prompt contains padding. Raises LoadError for settings that transformers
+    does not have.
+    """
+    vision, text = config.fields("vision_config"), config.fields("text_config")
+    if vision.texts("image_feature_source", POOLED) != POOLED:
+        raise vision.unserved(f"image_feature_source: must be {' and '.join(POOLED)}")
+    seen = {RENAMED.get(key, key): value for key, value in vision.values.items()}
+    places = vision.fields("image_pos_embed").integer("max_pos_embeddings", 50, least=1)
+    times = vision.fields("visual_temporal_embedding").integer("max_temporal_embeddings", 100, least=1)
+    return {
+        "model_type": "florence2",
+        "vision_config": {
+            **{name: seen[name] for name in SAME if name in seen},
+            "max_position_embeddings": places,
+            "max_temporal_embeddings": times,
+        },
+        "text_config": {**text.values, "model_type": "bart"},
+        "image_token_id": text.integer("pad_token_id", 1),
+    }
+
+
+SAME = (
+    *("depths", "embed_dim", "num_heads", "num_groups", "window_size", "projection_dim", "drop_path_rate"),
+    *("patch_size", "patch_stride", "patch_padding", "patch_prenorm"),
 )
 
 
@@ -139,3 +210,101 @@ class Florence2(Family):
 
     def longest(self, directory: Path) -> int:
         return Florence2Files.read(directory).positions
+
+
+class Florence2Processor(ReaderProcessor):
+    """Processor of Florence-2.
+
+    `around` are the special tokens before and after a prompt. `longest` limits the tokens of an answer.
+    """
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        files: Florence2Files,
+        longest: int,
+        around: tuple[str, str],
+        task: str,
+        runtime: Runtime,
+    ) -> None:
+        super().__init__(tokenizer, runtime)
+        self._files, self._longest = files, min(longest, files.positions)
+        self._around, self._task = around, task
+
+    def frame(self, part: Part) -> ReadingPrompt:
+        task, question = task_and_prompt(part, self._task)
+        before, after = self._around
+        ids = self.ids(f"{before}{question}{after}")
+        if self._files.num_patches + len(ids) > self._files.positions:
+            most = self._files.positions - self._files.num_patches
+            raise InputError.at(
+                "parameter instruction", f"the prompt has {len(ids)} tokens; the model reads at most {most}"
+            )
+        most = new_tokens(part, usual=1024, room=self._longest)
+        return ReadingPrompt(ids, most, num_beams(part.options), NUMBERS[task.name])
+
+    def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
+        return resized(picture, self._files.plan)
+
+    def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
+        return self._files.num_patches
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        pictures, prompts = zip(*framed, strict=True)
+        return {
+            **super().encode(framed),
+            TASK.name: Ragged(np.array([each.number for each in prompts], np.int32)),
+            **original_sizes(pictures),
+        }
+
+
+def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
+    """Load the tokenizer; raise LoadError if its file cannot be read."""
+    tokenizer = open_tokenizer(files.directory)
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(token, normalized=False, special=True) for token in files.added_tokens]
+    )
+    return tokenizer
+
+
+def task_and_prompt(part: Part, usual: str) -> tuple[ReadingTask, str]:
+    """Return the task and its prompt; raise InputError if the request's parameters do not fit the task.
+
+    If the task takes input, the instruction is that input; otherwise, the instruction is a question about a document.
+    An instruction that begins with a task's name selects that task.
+    """
+    task, said = _task(str(part.options.get("task", usual))), (part.instruction or "").strip()
+    name, closing, rest = said.partition(">")
+    if f"{name}{closing}" in TASKS:
+        task, said = TASKS[f"{name}{closing}"], rest.strip()
+    elif said and not task.reads_input:
+        task = TASKS[DOCVQA]
+    if part.labels and task.name != GROUNDING:
+        raise InputError.at("labels", f"only the task {GROUNDING} takes labels; leave them out for {task.name}")
+    if part.labels and said:
+        raise InputError.at(
+            "labels", f"replace the caption of {GROUNDING}; send either labels or parameter instruction"
+        )
+    said = said or ", ".join(label.read for label in part.labels)
+    if task.reads_input and not said:
+        wanted = "labels, or parameter instruction" if task.name == GROUNDING else "parameter instruction"
+        raise InputError.at("parameter task", f"{task.name} needs input; send it as {wanted}")
+    if said and not task.reads_input:
+        raise InputError.at("parameter instruction", f"{task.name} takes no input; leave out the text after it")
+    return task, task.prompt(said)
+
+
+def _task(name: str) -> ReadingTask:
+    if name not in TASKS:
+        raise InputError.at("parameter task", f"{name!r} is not a task of this model; give one of {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> Florence2Processor:
+    task = TaskOptions.of(spec).default_task or OCR_WITH_REGION
+    if task not in TASKS:
+        message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(TASKS)}"
+        raise LoadError(message, "unsupported")
+    files = Florence2Files.read(directory)
+    around = special_token(directory, "bos_token", "<s>"), special_token(directory, "eos_token", "</s>")
+    return Florence2Processor(tokenizer_of(files), files, spec.max_sequence_length, around, task, spec.runtime)

@@ -15,10 +15,9 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import ORIGINAL_SIZES
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline
-from sie_triton.models.families.florence2 import TASK, Florence2Files
+from sie_triton.models.families.florence2 import TASK, Florence2Files, tokenizer_of
 from sie_triton.models.families.florence2.answers import Answers
 from sie_triton.models.families.florence2.original import load_original
-from sie_triton.models.families.florence2.processor import tokenizer_of
 from sie_triton.models.families.florence2.tasks import TASKS
 from sie_triton.models.families.shared.readers.adapter import OneSizeAdapter
 

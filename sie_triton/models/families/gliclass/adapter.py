@@ -13,8 +13,7 @@ from sie_triton.contract.tensors import LABEL_LENGTHS, LABEL_THRESHOLDS, LABEL_T
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.gliclass import SEPARATOR
-from sie_triton.models.families.gliclass.files import GliclassFiles
+from sie_triton.models.families.gliclass import SEPARATOR, GliclassFiles
 from sie_triton.models.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
 from sie_triton.models.families.shared.classes import CLASS_LOGITS, SCORING, is_multi
 from sie_triton.models.families.shared.labels.words import pieces_of

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, other_repositories
-from sie_triton.contract import Entity, Extraction, Features, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract import Entity, Extraction, Features, Findings, Label, Parameter, ParameterValue, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import (
     INPUT_IDS,
     LABEL_THRESHOLDS,
@@ -23,8 +24,10 @@ from sie_triton.contract.tensors import (
 from sie_triton.contract.transforms.spans import chosen, merged_adjacent
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
-from sie_triton.models.families.shared.labels.words import sample_words
+from sie_triton.models.families.shared.labels.words import marked, sample_words
 from sie_triton.models.families.shared.thresholds import THRESHOLD
+from sie_triton.models.inputs.tokenizer import open_tokenizer
+from sie_triton.models.inputs.words import LabelledWords, Pieces, WordsPrompt, WordTokenizer
 
 FLAT_NER = Parameter("flat_ner", bool, doc="entities must not overlap; default true")
 MULTI_LABEL = Parameter("multi_label", bool, doc="the same words may have several labels; default false")
@@ -83,3 +86,28 @@ class Gliner(Family):
 
     def sample(self, lengths: Sequence[int]) -> Features:
         return sample_words(lengths)
+
+
+# Number of words that two neighbouring pieces share; at least the maximum width of an entity.
+OVERLAP = 48
+
+
+class GlinerTokenizer(LabelledWords):
+    """Tokenizer for rows of the form: marker label marker label … separator word word …"""
+
+    def __init__(self, files: GlinerFiles, max_length: int, max_prompt: int) -> None:
+        longest = min(max_length, files.longest(max_prompt))
+        pieces = Pieces(files.max_words, longest, max(OVERLAP, files.max_width))
+        tokenizer, by_last_token = open_tokenizer(files.tokenizer), files.uses_last_token
+        if tokenizer.token_to_id(files.marker) is None:
+            # Older versions of gliner saved these tokens only in the weights, after one that is unused.
+            tokenizer.add_special_tokens(["[FLERT]", files.marker, files.separator])
+        super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
+        self._files = files
+
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
+        return marked(labels, words, self._files.marker, self._files.separator, self._files.label_offset)
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> GlinerTokenizer:
+    return GlinerTokenizer(GlinerFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)

@@ -19,7 +19,7 @@ from sie_triton.contract.transforms.overlap import resolved
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.models.families.gliner2.files import Gliner2Files
+from sie_triton.models.families.gliner2 import Gliner2Files
 from sie_triton.models.families.gliner2.heads import (
     INSTANCES,
     MAX_COUNT,

@@ -5,19 +5,25 @@ words → encoder → spans or tokens × labels → entities; labels → their e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 
 from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_repository
-from sie_triton.contract import Features, Ragged
+from sie_triton.contract import Features, Label, Part, Ragged
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS
+from sie_triton.errors import InputError
 from sie_triton.models.families.base import Options, Recognised
-from sie_triton.models.families.gliner import Gliner
-from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.models.families.gliner import OVERLAP, Gliner
+from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids, labels_of
 from sie_triton.models.families.shared.labels.words import SAMPLE_LABELS, sample_words
+from sie_triton.models.inputs.base import Frame
+from sie_triton.models.inputs.tokenizer import open_tokenizer
+from sie_triton.models.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, WordsPrompt, WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,66 @@ class GlinerBi(Gliner):
             LABEL_SIZES.name: Ragged(np.ones_like(numbers), each),
             LABEL_THRESHOLDS.name: Ragged(np.full(len(numbers), np.nan, np.float32), each),
         }
+
+
+# Maximum label tokens of a request; every text carries those of all labels.
+MAX_LABEL_TOKENS = 1 << 24
+
+NO_PROMPT = WordsPrompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+class SharedLabels:
+    """The labels for each of `num_texts`. They are tokenized when the first text is read."""
+
+    size = 0
+
+    def __init__(self, tokenizer: "GlinerBiTokenizer", labels: tuple[Label, ...], num_texts: int) -> None:
+        self._tokenizer, self._labels, self._num_texts = tokenizer, labels, num_texts
+
+    @cached_property
+    def labels(self) -> Labels:
+        read = self._tokenizer.labels(self._labels)
+        num_tokens = len(read.ids) * self._num_texts
+        if num_tokens > MAX_LABEL_TOKENS:
+            raise InputError.at(
+                "labels",
+                f"have {len(read.ids)} tokens for each of {self._num_texts} texts, {num_tokens} together; "
+                f"at most {MAX_LABEL_TOKENS} are allowed in a request; send fewer texts at once",
+            )
+        return read
+
+    def around(self, element: Any) -> tuple[WordsPrompt, Any]:
+        _ = self.labels
+        return NO_PROMPT, element
+
+
+class GlinerBiTokenizer(LabelledWords):
+    """Tokenizer for rows of the form: word word …; each label is tokenized separately."""
+
+    def __init__(self, files: GlinerFiles, max_length: int, max_words: int) -> None:
+        pieces = Pieces(max_words, min(max_length, files.longest(0)), max(OVERLAP, files.max_width))
+        super().__init__(open_tokenizer(files.tokenizer), pieces, 0, by_last_token=files.uses_last_token)
+        self._labels_tokenizer = open_tokenizer(files.labels_tokenizer)
+        self._labels_tokenizer.enable_truncation(files.longest_label)
+        self.labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
+
+    def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
+        """Return an empty prompt, since labels are not in the row."""
+        return NO_PROMPT
+
+    def frame(self, part: Part) -> Frame:
+        super().frame(part)
+        return SharedLabels(self, tuple(part.labels), len(part.elements))
+
+    def finish(self, features: Features, frame: Frame) -> Features:
+        assert isinstance(frame, SharedLabels)
+        return {**features, **label_ids([frame.labels] * len(features[PIECE.name].values))}
+
+    def _labels_of(self, labels: Sequence[Label]) -> Labels:
+        encodings = self._labels_tokenizer.encode_batch_fast([label.read for label in labels])
+        return labels_of(labels, [encoding.ids for encoding in encodings])
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> GlinerBiTokenizer:
+    files, max_words = GlinerFiles.read(directory), GlinerBiOptions.of(spec).max_len
+    return GlinerBiTokenizer(files, spec.max_sequence_length, max_words or files.max_words)

@@ -6,19 +6,26 @@ Texts run one after another, without packing. The library truncates a text that 
 label's own threshold is applied to results found with the lowest threshold.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from sie_triton.contract import Extraction, Findings, Label, Parameter, ParameterValue, Rows
-from sie_triton.contract.spec import ANY_LENGTH
+import numpy as np
+
+from sie_triton.checkpoints.files import read_fields
+from sie_triton.contract import Extraction, Features, Findings, Label, Parameter, ParameterValue, Part, Ragged, Rows
+from sie_triton.contract.spec import ANY_LENGTH, ModelSpec
 from sie_triton.contract.tensors import READ, Tensor
+from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family
 from sie_triton.models.families.gliner import FLAT_NER, MERGE_ADJACENT, MULTI_LABEL, entities
 from sie_triton.models.families.gliner2.request import RELATION_LABELS, request_of
 from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relations
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import THRESHOLD
+from sie_triton.models.inputs.base import Frame, Processor
+from sie_triton.models.inputs.words import PromptedTexts
 
 ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", "asked_lengths")
 
@@ -56,3 +63,28 @@ class GlinerLibrary(Family):
 
     def longest(self, directory: Path) -> int:
         return ANY_LENGTH
+
+
+class PlainProcessor(Processor):
+    """Processor of a checkpoint that finds relations, or finds none."""
+
+    def __init__(self, finds_relations: bool) -> None:
+        self._finds_relations = finds_relations
+
+    def frame(self, part: Part) -> Frame:
+        super().frame(part)
+        if relation_labels(part.options) and not self._finds_relations:
+            raise InputError.at(f"parameter {RELATION_LABELS.name}", "this model finds no relations; leave it out")
+        labels = tuple(part.labels)
+        return PromptedTexts(lambda: labels, sum(len(label.read) for label in labels))
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        asked = [
+            [text, [label.read for label in labels], [each.threshold for each in labels]] for labels, text in framed
+        ]
+        written = Ragged.of([np.frombuffer(json.dumps(each).encode(), np.uint8) for each in asked])
+        return {READ.name: Ragged(1 + written.of_items // CHARACTERS_A_TOKEN), ASKED.name: written}
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> PlainProcessor:
+    return PlainProcessor(bool(read_fields(directory / CONFIG).values.get("relations_layer")))

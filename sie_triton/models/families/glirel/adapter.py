@@ -14,8 +14,7 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.gliner.adapter import LABELS
-from sie_triton.models.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
-from sie_triton.models.families.glirel.files import GlirelFiles
+from sie_triton.models.families.glirel import KNOWN, RELATION_SCORES, RELATIONS, GlirelFiles
 from sie_triton.models.families.glirel.heads import Refining, RelationHead
 from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.word_reader import WordReader

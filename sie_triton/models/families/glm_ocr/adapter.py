@@ -9,7 +9,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product, filmed
-from sie_triton.models.families.glm_ocr.processor import images, load_processor
+from sie_triton.models.families.glm_ocr import images, load_processor
 from sie_triton.models.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.models.families.shared.ocr.tasks import PatchFiles
 from sie_triton.models.inputs.tokenizer import open_tokenizer

@@ -5,14 +5,23 @@ image → resized → Swin → features of several sizes ┐
 "label. label." → BERT, each label by itself ──────┘      and the score of each with every token of the labels
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.resizing import BOTH_EDGES, EXACT, WITHIN, Resizing
 from sie_triton.checkpoints.towers import model_type
+from sie_triton.contract import Features, Label, Ragged
+from sie_triton.contract.arrays import Ints
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import (
     IMAGE_SIZES,
     INPUT_IDS,
@@ -23,9 +32,18 @@ from sie_triton.contract.tensors import (
     READ,
     Tensor,
 )
+from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family, Recognised
+from sie_triton.models.families.shared.images import original_sizes
+from sie_triton.models.families.shared.labels.ids import thresholds_of
+from sie_triton.models.families.shared.labels.images import LabelledImages
 from sie_triton.models.families.shared.objects import EXTRACTION, score
 from sie_triton.models.families.shared.thresholds import threshold
+from sie_triton.models.inputs.pixels import packed_pixels
+from sie_triton.models.inputs.tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +144,71 @@ def num_read(height: int, width: int) -> int:
     3350
     """
     return -(-height // PATCH) * -(-width // PATCH)
+
+
+WORD = re.compile(r"\w")
+
+
+class Text(NamedTuple):
+    """The text of all labels: `ids` and `labels` int32 [tokens], `thresholds` float32 [labels]."""
+
+    ids: Ints
+    labels: Ints
+    thresholds: npt.NDArray[np.float32]
+
+
+class DinoProcessor(LabelledImages[Text]):
+    """Processor for texts of the form: label. label. …"""
+
+    def __init__(self, files: DinoFiles, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self._files = files
+        self._tokenizer = open_tokenizer(files.directory)
+        self._tokenizer.no_truncation()
+
+    def prompt(self, labels: tuple[Label, ...], template: str) -> Text:
+        texts = [f"{label.read.strip().lower()}." for label in labels]
+        encoding = self._tokenizer.encode(" ".join(texts))
+        if len(encoding.ids) > self._files.longest_text:
+            raise InputError.at(
+                "labels",
+                f"have {len(encoding.ids)} tokens; this model reads at most {self._files.longest_text} for "
+                "all labels of a request; send fewer or shorter labels",
+            )
+        whole = " ".join(texts)
+        ends = np.cumsum([len(text) + 1 for text in texts]) - 1
+        numbers = [
+            1 + int(np.searchsorted(ends, start, side="right")) if WORD.search(whole[start:end]) else 0
+            for start, end in encoding.offsets
+        ]
+        for number, label in enumerate(labels, 1):
+            if number not in numbers:
+                raise InputError.at(
+                    "labels", f"{label.read[:80]!r} contains no word that this model reads; send another"
+                )
+        return Text(np.array(encoding.ids, np.int32), np.array(numbers, np.int32), thresholds_of(labels))
+
+    def pixels(self, image: "Image", where: str) -> Any:
+        height, width = self._files.plan.resizing.size(image.height, image.width)
+        if self._files.num_places(height, width) < self._files.num_queries:
+            raise InputError.at(
+                where,
+                f"has {image.width} × {image.height} pixels, resized to {width} × {height}, which is too "
+                f"narrow for the model's {self._files.num_queries} places; send a less narrow image",
+            )
+        return np.asarray(image.resize((width, height), resample=self._files.plan.resample))
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        texts, pictures = zip(*framed, strict=True)
+        return {
+            READ.name: Ragged(np.array([num_read(*picture.pixels.shape[:2]) for picture in pictures], np.int32)),
+            **packed_pixels([picture.pixels for picture in pictures]),
+            **original_sizes(pictures),
+            INPUT_IDS.name: Ragged.of([text.ids for text in texts]),
+            TOKEN_LABELS.name: Ragged.of([text.labels for text in texts]),
+            LABEL_THRESHOLDS.name: Ragged.of([text.thresholds for text in texts]),
+        }
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> DinoProcessor:
+    return DinoProcessor(DinoFiles.read(directory), spec.runtime)

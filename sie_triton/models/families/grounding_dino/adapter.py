@@ -41,9 +41,9 @@ from sie_triton.models.families.grounding_dino import (
     USUAL_SCORE,
     USUAL_TEXT_SCORE,
     DinoFiles,
+    Text,
     num_read,
 )
-from sie_triton.models.families.grounding_dino.processor import Text
 from sie_triton.models.families.shared.labels.words import pieces_of
 from sie_triton.models.families.shared.objects import Detections, corners, tensors
 from sie_triton.models.families.shared.thresholds import least_scores

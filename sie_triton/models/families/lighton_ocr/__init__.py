@@ -3,6 +3,7 @@
 page → shrunk → Pixtral's vision transformer → a state for four patches, within the prompt → Qwen3 → markdown
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
@@ -12,8 +13,12 @@ from sie_triton.checkpoints.image_processor import NESTED, Scaling, image_fields
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.resizing import EXACT, form_of, size_fields
+from sie_triton.contract import Part
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.base import Options
 from sie_triton.models.families.shared.ocr import OcrFamily
+from sie_triton.models.families.shared.ocr.prompt import OcrProcessor, Sizes
+from sie_triton.models.inputs.chat_template import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +125,21 @@ class LightOnOcr(OcrFamily):
     @classmethod
     def read(cls, directory: Path) -> PageFiles:
         return LightOnFiles.read(directory).files
+
+
+USUAL_NEW_TOKENS = 4096
+
+
+class LightOnProcessor(OcrProcessor):
+    def __init__(self, of: LightOnFiles, system: str, spec: ModelSpec) -> None:
+        self._system = system
+        super().__init__(of.files, Sizes(of.plan.size, of.counts, of.plan.resample), USUAL_NEW_TOKENS, spec)
+
+    def conversation(self, part: Part) -> tuple[Sequence[Message], int]:
+        content = [{"type": "image"}, *([{"type": "text", "text": part.instruction}] if part.instruction else [])]
+        before = [{"role": "system", "content": self._system}] if self._system else []
+        return [*before, {"role": "user", "content": content}], 0
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> LightOnProcessor:
+    return LightOnProcessor(LightOnFiles.read(directory), LightOnOcrOptions.of(spec).system_prompt, spec)

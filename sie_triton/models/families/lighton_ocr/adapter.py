@@ -11,8 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PageWriter
-from sie_triton.models.families.lighton_ocr import MODEL_TYPE, LightOnFiles
-from sie_triton.models.families.lighton_ocr.processor import load_processor
+from sie_triton.models.families.lighton_ocr import MODEL_TYPE, LightOnFiles, load_processor
 from sie_triton.models.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 

@@ -10,8 +10,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.llm_reranker import RerankerOptions
-from sie_triton.models.families.llm_reranker.processor import judgement_ids
+from sie_triton.models.families.llm_reranker import RerankerOptions, judgement_ids
 from sie_triton.models.families.shared.token_batch import limits_of, separate
 
 

@@ -1,22 +1,30 @@
 """Late-interaction models (ColBERT): a small vector for each token."""
 
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+import tokenizers
 from annotated_types import Gt
 
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.files import has_file
-from sie_triton.checkpoints.modules import modules_of
+from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.checkpoints.transformer_settings import Expansion, Lengths
 from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
-from sie_triton.contract.spec import ONNX, TORCH
+from sie_triton.contract.spec import ONNX, TORCH, ModelSpec, Profile
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.models.families.base import Options, Recognised, TextFamily
-from sie_triton.models.families.multivector.files import MASK, QUERY_LENGTH, MultiVectorFiles, is_saved_by_pylate
+from sie_triton.models.families.multivector.files import (
+    MASK,
+    QUERY_LENGTH,
+    MultiVectorFiles,
+    is_saved_by_pylate,
+    vocab_size,
+)
 from sie_triton.models.families.multivector.stanford_colbert import (
     ARCHITECTURE,
     METADATA,
@@ -24,6 +32,7 @@ from sie_triton.models.families.multivector.stanford_colbert import (
     read_multi_vector,
 )
 from sie_triton.models.families.shared.token_pooling import TOKEN_POOLING
+from sie_triton.models.inputs.text_processor import Filling, RoleTokenizer, expansion_id, shortest
 
 Length = Annotated[int, Gt(0)]
 
@@ -121,3 +130,36 @@ def _reason(directory: Path) -> str:
     if MASK in [name for name, _ in modules_of(directory)]:
         return "modules.json names MultiVectorMask"
     return "config_sentence_transformers.json is PyLate's" if is_saved_by_pylate(directory) else ""
+
+
+class MultiVectorTokenizer(RoleTokenizer):
+    """Tokenizer of a late-interaction model. Tokens that fill a query up unseen are numbered past the vocabulary."""
+
+    @classmethod
+    def of(cls, files: MultiVectorFiles, max_length: int, profiles: Sequence[Profile] = ()) -> Self:
+        """Read the tokenizers, given the model's files."""
+        return cls.of_roles(files.text, max_length, profiles, partial(with_markers, markers=files.markers))
+
+    @classmethod
+    def filling(cls, tokenizer: tokenizers.Tokenizer, files: TextFiles, max_length: int) -> Filling | None:
+        """Return how queries are filled up; each added token has a vector."""
+        expansion = files.lengths.expansion
+        if expansion is None:
+            return None
+        number = expansion_id(tokenizer, files, expansion) + (0 if expansion.attend else vocab_size(files))
+        return Filling(shortest(expansion, max_length), number)
+
+
+def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tokenizers.Tokenizer:
+    """Make markers of roles single tokens, if they were in training."""
+    known = tokenizer.get_vocab()
+    for marker in markers:
+        name = next((name for name in (marker, *marker.split()[:1]) if name in known), None)
+        if name is not None and tokenizer.encode(name, add_special_tokens=False).tokens != [name]:
+            tokenizer.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)])
+    return tokenizer
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> MultiVectorTokenizer:
+    files = files_of(directory, MultiVectorOptions.of(spec))
+    return MultiVectorTokenizer.of(files, spec.max_sequence_length, spec.profiles)

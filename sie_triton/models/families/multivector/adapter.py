@@ -16,9 +16,8 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.models.families.base import Adapter
-from sie_triton.models.families.multivector import MultiVectorOptions, disagreements, files_of
+from sie_triton.models.families.multivector import MultiVectorOptions, disagreements, files_of, with_markers
 from sie_triton.models.families.multivector.files import MultiVectorFiles, vocab_size
-from sie_triton.models.families.multivector.processor import with_markers
 from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.inputs.tokenizer import read_tokenizer
 

@@ -10,8 +10,7 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.models.families.nemo_colembed import NemoColEmbed
-from sie_triton.models.families.nemo_colembed.processor import load_processor
+from sie_triton.models.families.nemo_colembed import NemoColEmbed, load_processor
 from sie_triton.models.families.qwen3_vl_embedding import QWEN3_VL
 from sie_triton.models.families.shared.pages.multimodal_adapter import unit_vectors
 from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter

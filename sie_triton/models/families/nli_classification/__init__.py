@@ -5,16 +5,24 @@ text and hypothesis of each label → classifier → contradiction and entailmen
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sie_triton.checkpoints.classifier import ClassifierFiles, is_classifier
-from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract import Extraction, Features, Findings, Label, Parameter, ParameterValue, Part, Ragged, Rows
+from sie_triton.contract.arrays import Ints
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, TOKEN_TYPE_IDS, Tensor
 from sie_triton.contract.transforms.classes import merged, softmax
-from sie_triton.errors import LoadError
+from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.shared.classes import CLASS_LOGITS, IS_MULTI, THRESHOLD, ranked_classes
+from sie_triton.models.families.shared.labels.ids import thresholds_of
+from sie_triton.models.inputs.base import Frame
+from sie_triton.models.inputs.limits import LIMITS
+from sie_triton.models.inputs.windows import WindowProcessor, num_windows, packed, windows
+from sie_triton.models.inputs.words import PromptedTexts
 
 LABEL = Tensor("label", "INT32", (-1,), "[pieces] index of the label that the piece is read with", "", 0)
 
@@ -74,3 +82,85 @@ def judgement(files: ClassifierFiles) -> tuple[int, int]:
             f"{message}; serve a classifier with labels of its own as a sequence_classification", "unsupported"
         )
     return files.contradiction, files.entailment
+
+
+# Maximum pairs of a request, since all their rows are in memory at once.
+MAX_PAIRS = 100_000
+
+
+class Hypotheses(NamedTuple):
+    """Hypotheses of labels: `ids` of each, `thresholds` float32 [labels], `longest` of them in tokens."""
+
+    ids: list[Ints]
+    thresholds: Any
+    longest: int
+
+
+class HypothesisTokenizer(WindowProcessor):
+    """Tokenizer that cuts a text too long for the longest hypothesis into windows, the same for all labels."""
+
+    pairs = True
+
+    def frame(self, part: Part) -> Frame:
+        super().frame(part)
+        template = str(part.options.get(TEMPLATE.name, "This example is {}."))
+        if "{}" not in template:
+            problem = f"must contain {{}} in place of the label (given {template[:80]!r})"
+            raise InputError.at(f"parameter {TEMPLATE.name}", problem)
+        labels, num_pairs = tuple(part.labels), len(part.elements) * len(part.labels)
+        if num_pairs > MAX_PAIRS:
+            raise InputError.at(
+                "labels",
+                f"{len(labels)} labels with {len(part.elements)} texts make {num_pairs} pairs; "
+                f"at most {MAX_PAIRS} are allowed; send fewer labels, or fewer texts at a time",
+            )
+        size = sum(len(template) + len(label.read) for label in labels)
+        return PromptedTexts(lambda: self._hypotheses(template, labels), size)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        texts = self._token_ids([text for _, text in framed])
+        rows, labels, thresholds = [], [], []
+        for (hypotheses, _), text in zip(framed, texts, strict=True):
+            num_labels, room = len(hypotheses.ids), self._room - hypotheses.longest
+            cuts = [text[a:b] for a, b in windows(len(text), room)] if self._check(text, hypotheses) else []
+            rows += [
+                self._around.row(number * num_labels + label, window, ids)
+                for number, window in enumerate(cuts)
+                for label, ids in enumerate(hypotheses.ids)
+            ]
+            labels += [np.arange(num_labels, dtype=np.int32)] * len(cuts)
+            thresholds += [hypotheses.thresholds] * len(cuts)
+        ones = np.ones(len(rows), np.int32)
+        return {
+            **packed(rows),
+            LABEL.name: Ragged(np.concatenate(labels)),
+            LABEL_THRESHOLDS.name: Ragged(np.concatenate(thresholds), ones),
+        }
+
+    def _hypotheses(self, template: str, labels: Sequence[Label]) -> Hypotheses:
+        ids = self._token_ids([template.replace("{}", label.read) for label in labels])
+        longest = max(map(len, ids))
+        if longest > self._room // 2:
+            label = labels[max(range(len(ids)), key=lambda i: len(ids[i]))].read
+            raise InputError.at(
+                "labels",
+                f"the hypothesis of {label[:80]!r} has {longest} tokens; this model reads at most "
+                f"{self._room // 2} with each text; send shorter labels",
+            )
+        return Hypotheses(ids, thresholds_of(labels), longest)
+
+    def _check(self, text: Ints, hypotheses: Hypotheses) -> bool:
+        num_rows = num_windows(len(text), self._room - hypotheses.longest) * len(hypotheses.ids)
+        num_tokens = num_rows * min(self._room, len(text) + hypotheses.longest)
+        if num_tokens > LIMITS.max_window_tokens:
+            raise InputError.at(
+                "text",
+                f"{len(text)} tokens, read with each of {len(hypotheses.ids)} labels, make about "
+                f"{num_tokens} tokens; at most {LIMITS.max_window_tokens} are allowed; "
+                "send a shorter text, or fewer labels",
+            )
+        return True
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> HypothesisTokenizer:
+    return HypothesisTokenizer.load(directory, spec.max_sequence_length)

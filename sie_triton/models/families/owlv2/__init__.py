@@ -5,20 +5,33 @@ label → "a photo of …" → text transformer → state of the closing token �
 class vector · label → the best label of each box
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
 from sie_triton.checkpoints.resizing import EXACT, Resizing
 from sie_triton.checkpoints.towers import check_shape, check_tower, model_type
-from sie_triton.contract import Parameter
+from sie_triton.contract import Features, Label, Parameter, Part, Ragged
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ, Tensor
+from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.models.families.owlv2.resizing import in_square
+from sie_triton.models.families.shared.images import original_sizes
+from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids, labels_of
+from sie_triton.models.families.shared.labels.images import LabelledImages
 from sie_triton.models.families.shared.objects import EXTRACTION, score
 from sie_triton.models.families.shared.thresholds import threshold
+from sie_triton.models.inputs.pixels import resized
+from sie_triton.models.inputs.tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # By model type: class of the image processor, and default side of a patch in pixels.
 CLASSES: Mapping[str, tuple[str, int]] = {"owlvit": ("OwlViTImageProcessor", 32), "owlv2": ("Owlv2ImageProcessor", 16)}
@@ -100,3 +113,50 @@ class Owlv2(Family):
         height, width = files.plan.shape
         reason = f"config.json: {files.name}, images of {height} × {width} in {files.num_patches} patches"
         return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
+
+
+class OwlProcessor(LabelledImages[Labels]):
+    def __init__(self, files: OwlFiles, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self._files = files
+        self._tokenizer = open_tokenizer(files.directory)
+        self._tokenizer.no_truncation()
+
+    def template(self, part: Part) -> str:
+        template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
+        if "{}" not in template:
+            problem = f"must contain {{}} in place of the label (given {template[:80]!r})"
+            raise InputError.at(f"parameter {TEMPLATE.name}", problem)
+        return template
+
+    def prompt(self, labels: tuple[Label, ...], template: str) -> Labels:
+        texts = [template.replace("{}", label.read.lower()) for label in labels]
+        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+        longest = self._files.longest_text
+        for label, of_label in zip(labels, ids, strict=True):
+            if len(of_label) > longest:
+                raise InputError.at(
+                    "labels",
+                    f"{label.read[:80]!r} has {len(of_label)} tokens, as {template[:80]!r}; "
+                    f"this model reads at most {longest} for each label; send shorter labels",
+                )
+        return labels_of(labels, ids)
+
+    def pixels(self, image: "Image", where: str) -> Any:
+        if not self._files.pads_to_square:
+            return resized(image, self._files.plan).astype(np.int16) * np.int16(FINE_STEPS)
+        return np.rint(in_square(np.asarray(image), self._files.plan.shape) * FINE_STEPS).astype(np.int16)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        labels, pictures = zip(*framed, strict=True)
+        return {
+            # One more for the token of the whole image.
+            READ.name: Ragged(np.full(len(framed), self._files.num_patches + 1, np.int32)),
+            FINE_PIXELS.name: Ragged.of([picture.pixels.reshape(-1) for picture in pictures]),
+            **original_sizes(pictures),
+            **label_ids(labels),
+        }
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> OwlProcessor:
+    return OwlProcessor(OwlFiles.read(directory), spec.runtime)

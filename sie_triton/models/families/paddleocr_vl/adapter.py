@@ -11,8 +11,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product
-from sie_triton.models.families.paddleocr_vl import NAMES, TASK, WITH_PLACES
-from sie_triton.models.families.paddleocr_vl.processor import images, load_processor
+from sie_triton.models.families.paddleocr_vl import NAMES, TASK, WITH_PLACES, images, load_processor
 from sie_triton.models.families.shared.ocr import MARKDOWN
 from sie_triton.models.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.models.families.shared.ocr.tasks import PatchFiles

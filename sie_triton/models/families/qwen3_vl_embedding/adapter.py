@@ -11,8 +11,7 @@ from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, plan_of
-from sie_triton.models.families.qwen3_vl_embedding.processor import load_processor
+from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, load_processor, plan_of
 from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.models.families.shared.token_batch import tokens
 

@@ -18,8 +18,7 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
 from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, plan_of
-from sie_triton.models.families.qwen3_vl_reranker import PAIR_SIZES
-from sie_triton.models.families.qwen3_vl_reranker.processor import load_processor
+from sie_triton.models.families.qwen3_vl_reranker import PAIR_SIZES, load_processor
 from sie_triton.models.families.shared.judge import keep_tokens
 from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.models.families.shared.pages.processor import whole_tokenizer

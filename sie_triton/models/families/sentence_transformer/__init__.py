@@ -10,10 +10,12 @@ from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, i
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS, LATE_CHUNKING, TRUNCATION_SIDE
-from sie_triton.contract.spec import ONNX, REMOTE, TORCH, Profile
+from sie_triton.contract.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile
 from sie_triton.models.families.base import Options, Recognised, TextFamily
 from sie_triton.models.families.shared.recognised import doubtful, reason_with_file
+from sie_triton.models.inputs import text_processor
 from sie_triton.models.inputs.prompt import own_prompt
+from sie_triton.models.inputs.tokenizer import TextTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -107,3 +109,13 @@ class SentenceTransformer(TextFamily):
             weights=(files.text.transformer, *(layer.directory for layer in files.dense)),
             doubt=doubt,
         )
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
+    processor = text_processor.load_processor(spec, directory)
+    if spec.engine != REMOTE:
+        options = DenseOptions.of(spec)
+        files = SentenceTransformerFiles.read(directory, options.dense_projection_path)
+        modes = files.pooling if files.is_declared else options.modes(files)  # which would log a difference again
+        processor.pools_means = modes == ("mean",)
+    return processor

@@ -3,11 +3,13 @@
 text → classifier → logits of its labels → scores
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sie_triton.checkpoints.classifier import PROBLEMS, REGRESSION, ClassifierFiles, is_classifier
-from sie_triton.contract import Extraction, ParameterValue
+from sie_triton.contract import Extraction, Features, ParameterValue
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.families.shared.classes import (
@@ -23,6 +25,7 @@ from sie_triton.models.families.shared.classes import (
     classes,
     is_multi,
 )
+from sie_triton.models.inputs.windows import WindowProcessor, packed, windows
 
 
 def scoring(options: Mapping[str, ParameterValue], files: ClassifierFiles) -> int:
@@ -54,3 +57,22 @@ def check_problem(files: ClassifierFiles) -> None:
     if files.problem_type not in ("", *PROBLEMS):
         message = f"problem_type {files.problem_type} cannot be served"
         raise files.text.config.unserved(f"{message}; supported are {', '.join(PROBLEMS)}")
+
+
+class WindowTokenizer(WindowProcessor):
+    """Tokenizer that cuts a text longer than the model reads into overlapping windows."""
+
+    pairs = False
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        return packed(
+            [
+                self._around.row(number, text[start:end])
+                for text in self._token_ids(framed)
+                for number, (start, end) in enumerate(windows(len(text), self._room))
+            ]
+        )
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> WindowTokenizer:
+    return WindowTokenizer.load(directory, spec.max_sequence_length)

@@ -4,9 +4,13 @@ image → resized → vision transformer → attention pooling → dense
 text → tokens, padded to the model's length → text transformer → state of the last place → head → dense
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, normalizers
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
@@ -16,9 +20,14 @@ from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.checkpoints.positions import UNLIMITED
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, model_type, model_type_file, most_tokens
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Recognised
 from sie_triton.models.families.shared.towers import TowerFamily
+from sie_triton.models.families.shared.towers.processor import TowerProcessor
+from sie_triton.models.inputs.patch_resizing import resized_to
+from sie_triton.models.inputs.pixels import resized
+from sie_triton.models.inputs.tokenizer import after, open_tokenizer, padding, truncating
 
 ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
 
@@ -130,3 +139,40 @@ class Siglip(TowerFamily):
 
     def longest(self, directory: Path) -> int:
         return SiglipFiles.read(directory).texts.length
+
+
+_SPACES = (normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip())
+_LOWER = normalizers.Lowercase()
+# ASCII only.
+_PUNCTUATION = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
+
+# Steps of text cleaning, by open_clip's names. The last two belong to transformers' tokenizers of SigLIP and SigLIP 2.
+STEPS: Mapping[str, Sequence[normalizers.Normalizer]] = {
+    "whitespace": _SPACES,
+    "lower": (*_SPACES, _LOWER),
+    "canonicalize": (normalizers.Replace("_", " "), _PUNCTUATION, _LOWER, *_SPACES),
+    "siglip": (_LOWER, _PUNCTUATION, *_SPACES),
+    "siglip2": (_LOWER,),
+}
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
+    """Load the processor: texts are truncated to the model file's limit, then padded to the checkpoint's length."""
+    files = SiglipFiles.read(directory)
+    texts, plan = files.texts, files.plan
+    tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, texts.length))
+    padding(tokenizer, texts.length, texts.token, texts.on_left)
+    cleaning(tokenizer, texts.cleaning)
+    if isinstance(plan, ImagePlan):
+        return TowerProcessor(tokenizer, partial(resized, plan=plan), lambda _: files.num_patches, spec.runtime)
+    return TowerProcessor(
+        tokenizer,
+        lambda image: resized_to(image, plan.shape(image.height, image.width), plan.resample),
+        lambda pixels: plan.num_patches(*pixels.shape[:2]),
+        spec.runtime,
+    )
+
+
+def cleaning(tokenizer: Tokenizer, way: str) -> Tokenizer:
+    """Make `tokenizer` clean texts first, and return it. `way` is a key of STEPS; empty: no cleaning."""
+    return after(tokenizer, STEPS[way]) if way else tokenizer

@@ -5,9 +5,12 @@ text → tokens → rows of the table → mean → dense
 No transformer runs, so a text costs microseconds on a CPU.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import tokenizers
 
 from sie_triton.checkpoints.files import first_line, has_file, read_fields
 from sie_triton.checkpoints.limits import LIMITS
@@ -22,12 +25,15 @@ from sie_triton.checkpoints.modules import (
     saved_settings,
 )
 from sie_triton.checkpoints.special_tokens import MAX_BYTES
-from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.spec import ANY_LENGTH
+from sie_triton.contract import ENCODE_OUTPUTS, Features, Part
+from sie_triton.contract.spec import ANY_LENGTH, ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Family, Recognised
-from sie_triton.models.inputs.prompt import own_prompt
+from sie_triton.models.inputs import Frame, Processor
+from sie_triton.models.inputs.cutting import kept
+from sie_triton.models.inputs.prompt import own_prompt, prompt_of
+from sie_triton.models.inputs.tokenizer import open_tokenizer, packed_encodings, packed_ids, truncating
 
 MODULE, NORMALIZE = "StaticEmbedding", "Normalize"
 MODULES, WEIGHTS = "modules.json", "model.safetensors"
@@ -128,3 +134,29 @@ class StaticEmbedding(Family):
 
     def longest(self, directory: Path) -> int:
         return StaticFiles.read(directory).longest
+
+
+class StaticProcessor(Processor):
+    """Tokenizer of a static model, with its prompts."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, files: StaticFiles, longest: int) -> None:
+        self._tokenizer, self._files, self._longest = tokenizer, files, longest
+
+    def frame(self, part: Part) -> Frame:
+        return prompt_of(self._files.prompts, self._files.default_prompt, part)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        read = [kept(self._tokenizer, text, self._longest) for text in framed]
+        encodings = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
+        # A text without tokens has token 0, which stands for the zero vector.
+        ids = [[token + 1 for token in each.ids] or (0,) for each in encodings]
+        return {**packed_encodings(encodings), **packed_ids(ids)}
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> StaticProcessor:
+    files = StaticFiles.read(directory)
+    longest = min(spec.max_sequence_length, files.longest)
+    tokenizer = truncating(open_tokenizer(files.directory), longest)
+    # The library reads tokenizer.json only, which has no such setting.
+    tokenizer.encode_special_tokens = False
+    return StaticProcessor(tokenizer, files, longest)

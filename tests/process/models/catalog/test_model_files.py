@@ -12,8 +12,8 @@ from sie_triton.cli import cli
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import CatalogError, LoadError, SettingsError
 from sie_triton.models.catalog import load_file, recognise, select
-from sie_triton.models.families.cross_encoder.processor import PairTokenizer
-from sie_triton.models.families.multivector.processor import MultiVectorTokenizer
+from sie_triton.models.families.cross_encoder import PairTokenizer
+from sie_triton.models.families.multivector import MultiVectorTokenizer
 from sie_triton.models.families.multivector.stanford_colbert import read_multi_vector
 from sie_triton.models.inputs.tokenizer import TextTokenizer
 from sie_triton.pipeline.render.build import write_repository

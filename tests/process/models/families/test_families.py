@@ -262,10 +262,12 @@ class Extended(Splade):
     """A family in a plain module that extends a built-in one."""
 
 
-def test_a_family_that_extends_another_has_its_modules():
-    assert Extended()._module(".adapter").__name__ == "sie_triton.models.families.splade.adapter"
-    with pytest.raises(LoadError, match=r"family Extended: has no module \.gone"):
-        Extended()._module(".gone")
+def test_a_family_that_extends_another_has_its_functions():
+    for name, module, home in (("load_adapter", ".adapter", ".adapter"), ("load_processor", ".", "")):
+        assert Extended()._function(name, module).__module__ == f"sie_triton.models.families.splade{home}"
+    for name, module in (("load_adapter", ".gone"), ("gone", ".adapter")):
+        with pytest.raises(LoadError, match=rf"family Extended: has no {name} in the module {module}"):
+            Extended()._function(name, module)
 
 
 def test_an_engine_that_the_family_cannot_use_is_named():

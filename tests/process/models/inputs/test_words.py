@@ -8,9 +8,9 @@ import pytest
 
 from sie_triton.contract import Label
 from sie_triton.errors import InputError
-from sie_triton.models.families.gliclass.processor import GliclassTokenizer
-from sie_triton.models.families.gliner2.processor import Gliner2Tokenizer
-from sie_triton.models.families.stablebridge_pruner.processor import PassageTokenizer
+from sie_triton.models.families.gliclass import GliclassTokenizer
+from sie_triton.models.families.gliner2 import Gliner2Tokenizer
+from sie_triton.models.families.stablebridge_pruner import PassageTokenizer
 from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
 from sie_triton.models.inputs.windows import WindowProcessor

@@ -13,5 +13,6 @@ NUMPY_VERSION = Tensor("numpy_version", "INT32", (-1, -1), "[n, 2] of the proces
 class Arrays(Family):
     outputs = (ENCODE_OUTPUTS["dense"], ENCODE_OUTPUTS["multivector"], Output(NUMPY_VERSION.name, (NUMPY_VERSION,)))
     features = (FRAMES,)
+    processor_module = ".processor"
     engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}
     files = ("*.npy",)

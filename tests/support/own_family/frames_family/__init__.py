@@ -30,6 +30,7 @@ class Frames(Family):
     features = (FRAMES,)
     parameters = (POWER,)
     options = FramesOptions
+    processor_module = ".processor"
     engines: ClassVar = {"frames_family.engine:NumpyEngine": ".adapter"}
     files = ("*.npz",)
 
