@@ -260,9 +260,10 @@ def model_of(
     directory: Path,
     dtype: torch.dtype,
     device: str,
+    auto: Any = None,
 ) -> PreTrainedModel:
     """Build an encoder from `state`, its part of a larger checkpoint in `directory`. Raise LoadError on failure."""
-    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, None, state)
+    return _built(directory, lambda: AutoConfig.for_model(**config), dtype, device, auto, state)
 
 
 def _built(
