@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sie_triton.checkpoints.files import Fields, has_file, inside, opened, read_fields, shortened
+from sie_triton.checkpoints.files import Fields, has_file, inside, only_pickled, opened, read_fields, shortened
 from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.onnx import PATTERNS, graphs
 from sie_triton.checkpoints.special_tokens import has_vocabulary
@@ -19,9 +19,6 @@ OPEN_CLIP = "open_clip_model.safetensors"
 
 # PEFT saves this file with a LoRA adapter.
 ADAPTER = "adapter_config.json"
-
-# Pickled weights of the layers after the transformer, as sentence-transformers before 2.3 saved them.
-PICKLED_LAYERS = (f"*_Dense/{PICKLE}",)
 
 NO_GRAPHS = "models of this kind are read from safetensors only: save the model with save_pretrained of transformers"
 
@@ -96,8 +93,10 @@ def check_complete(transformer: Path, *layers: Path, takes_onnx: bool = False) -
         for path in _weight_files(transformer):
             check_safetensors(path)
     for layer in layers:
-        if has_file(layer / WEIGHTS) or not has_file(layer / PICKLE):
-            check_safetensors(layer / WEIGHTS)
+        # sentence-transformers before 2.3 saved pickles.
+        if has_file(layer / PICKLE) and not has_file(layer / WEIGHTS):
+            raise only_pickled(str(layer), [PICKLE])
+        check_safetensors(layer / WEIGHTS)
 
 
 def check_safetensors(path: Path) -> None:

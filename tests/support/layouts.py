@@ -91,7 +91,6 @@ def _rewrite_module(path: Path, module: dict[str, Any], major: int) -> None:
         write(path / "config.json", {key: own[key] for key in keys})
         if major <= 2:
             torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
-            (path / "model.safetensors").unlink()
     elif name == "Normalize":
         for file in path.iterdir():  # an empty folder, which git does not keep
             file.unlink()

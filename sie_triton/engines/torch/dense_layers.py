@@ -1,13 +1,13 @@
 """sentence-transformers' Dense modules, each a linear layer and an activation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from sie_triton.checkpoints.contents import PICKLE, WEIGHTS
-from sie_triton.checkpoints.files import first_line, has_file, shortened
+from sie_triton.checkpoints.contents import WEIGHTS
+from sie_triton.checkpoints.files import shortened
 from sie_triton.checkpoints.modules import DenseLayer
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.errors import LoadError
@@ -19,7 +19,8 @@ def dense_layers(layers: Sequence[DenseLayer]) -> torch.nn.Sequential:
 
 
 def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
-    weights = _weights(layer.directory)
+    # Stanford's ColBERT keeps its encoder in the same file.
+    weights = Checkpoint(layer.directory, torch.float32, prefix="linear.", files=WEIGHTS).below("linear.")
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     said = {
         "weight": (layer.out_features, layer.in_features),
@@ -31,23 +32,6 @@ def _modules(layer: DenseLayer) -> list[torch.nn.Module]:
     linear = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
     linear.load_state_dict(weights)
     return [linear, activation(layer.activation, layer.directory)]
-
-
-def _weights(directory: Path) -> Mapping[str, torch.Tensor]:
-    if not has_file(directory / WEIGHTS) and has_file(directory / PICKLE):
-        return _unpickled(directory / PICKLE)
-    # Stanford's ColBERT keeps its encoder in the same file.
-    return Checkpoint(directory, torch.float32, prefix="linear.", files=WEIGHTS).below("linear.")
-
-
-def _unpickled(path: Path) -> dict[str, torch.Tensor]:
-    """Load a pickle of sentence-transformers before 2.3. It may hold only tensors; none of its code is run."""
-    try:
-        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        tensors = {name: weight for name, weight in weights.items() if isinstance(weight, torch.Tensor)}
-        return {name.removeprefix("linear."): weight for name, weight in tensors.items()}
-    except Exception as exc:  # a broken pickle raises anything
-        raise LoadError(f"{path}: cannot be loaded: {first_line(exc)}", "corrupt") from exc
 
 
 def activation(path: str, directory: Path) -> torch.nn.Module:

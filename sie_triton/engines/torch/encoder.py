@@ -40,7 +40,15 @@ Places = npt.NDArray[np.int64]
 
 
 class EncoderGraph(Protocol):
-    """The same model as a graph, which is faster for some sub-batches."""
+    """The same model as a graph, which is faster for some sub-batches. `sizes` in tokens are measured."""
+
+    @property
+    def sizes(self) -> Sequence[int]: ...
+
+    @property
+    def max_length(self) -> int: ...
+
+    def serve(self, max_tokens: int, beside_others: int) -> None: ...
 
     def suits(self, lengths: Ints) -> bool: ...
 

@@ -5,9 +5,9 @@ measurements.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,18 +39,6 @@ FASTER = 0.95
 
 # Lengths of the items of each pass that is compared.
 PROBED = ((1,), (2,), (3, 1, 2), (7, 9), (33,), (5, 1, 17, 12))
-
-
-class Form(EncoderGraph, Protocol):
-    """A graph before its limits are known; `sizes`: the sizes in tokens that are measured."""
-
-    @property
-    def sizes(self) -> Sequence[int]: ...
-
-    @property
-    def max_length(self) -> int: ...
-
-    def serve(self, max_tokens: int, beside_others: int) -> None: ...
 
 
 def graph_name(part: str) -> str:
@@ -102,14 +90,14 @@ def take_graph(
     return int(known["max_tokens"])
 
 
-def form_of(encoder: TorchEncoder, path: Path, num_threads: int) -> Form:
+def form_of(encoder: TorchEncoder, path: Path, num_threads: int) -> EncoderGraph:
     """Make the graph for the encoder's device. Raise LoadError if the file cannot be opened."""
     if encoder.device.type == "cpu":
         return onnx.Graph(path, num_threads, is_causal=encoder.is_causal, max_length=longest_seen(encoder))
     return CapturedPasses(encoder)
 
 
-def measured(encoder: TorchEncoder, graph: Form, num_threads: int, seconds: Seconds) -> dict[str, Any]:
+def measured(encoder: TorchEncoder, graph: EncoderGraph, num_threads: int, seconds: Seconds) -> dict[str, Any]:
     """Measure the graph's limits. Raise LoadError if its results differ from those of the packed path."""
     error = probe_graph(encoder, graph)
     if encoder.device.type == "cpu":
@@ -144,7 +132,7 @@ def largest(ratios: Mapping[int, float]) -> int:
     return best
 
 
-def probe_graph(encoder: TorchEncoder, graph: Form) -> float:
+def probe_graph(encoder: TorchEncoder, graph: EncoderGraph) -> float:
     """Return the largest relative difference of a state. Raise LoadError if it is too large or the file cannot run."""
     rng, worst = np.random.default_rng(0), 0.0
     for seed, given in enumerate(PROBED):
@@ -168,7 +156,7 @@ def probe_graph(encoder: TorchEncoder, graph: Form) -> float:
     return worst
 
 
-def ratio_at(size: int, encoder: TorchEncoder, graph: Form, seconds: Seconds) -> float:
+def ratio_at(size: int, encoder: TorchEncoder, graph: EncoderGraph, seconds: Seconds) -> float:
     """Ratio of the graph's time to the packed path's, for `size` tokens in as few items as possible."""
     longest = min(size, graph.max_length)
     lengths = np.array([longest] * (size // longest), np.int32)

@@ -132,15 +132,6 @@ def test_minilm_in_8_bits_stays_close_to_float32(minilm_directory):
 
 
 @needs_vnni
-def test_a_text_has_the_same_states_alone_and_in_a_batch(minilm_directory):
-    encoder, _ = settled(minilm_directory)
-    together = torch.split(encoder.hidden_states(ids(encoder), LENGTHS), LENGTHS.tolist())
-    for item, states in zip(np.split(ids(encoder), np.cumsum(LENGTHS)[:-1]), together, strict=True):
-        alone = encoder.hidden_states(item, np.array([len(item)], np.int32))
-        assert torch.allclose(alone, states, atol=1e-5)
-
-
-@needs_vnni
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_every_architecture_runs_in_8_bits(tmp_path, minilm_directory, architecture):
     save_encoder(tmp_path, minilm_directory, architecture)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from sie_triton.engines.measurements import Measurements
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import load_file
 from sie_triton.models.catalog.config import ModelConfig
-from sie_triton.models.families import Adapter, families, load_adapter, load_processor
+from sie_triton.models.families import Adapter, load_adapter, load_processor
 from sie_triton.models.families.llm_reranker import RerankerOptions
 from sie_triton.models.weights import loadable
 from sie_triton.pipeline.worker.__main__ import load_error
@@ -219,12 +218,6 @@ def test_a_family_without_a_remote_engine_refuses_an_endpoint(tmp_path):
     said = "profiles.default.endpoint: 'remote' cannot be served; the family cross_encoder can use torch"
     with pytest.raises(CatalogError, match=said):
         config(tmp_path / "m", {"endpoint": URL}, "cross_encoder").resolve(Runtime())
-
-
-def test_modules_that_a_family_names_exist():
-    for name, kind in families():
-        for module in (kind.processor_module, *kind.engines.values()):
-            assert find_spec(module, type(kind).__module__) is not None, name
 
 
 def test_remote_families_do_not_import_torch():

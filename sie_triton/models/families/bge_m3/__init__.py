@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.files import Fields, has_file, only_pickled, read_fields
 from sie_triton.checkpoints.modules import TextFiles, hidden_size, modules_of, saved_settings
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
@@ -116,7 +115,7 @@ class BgeM3(TextFamily):
     processor_module = "sie_triton.models.inputs.text_processor"
     takes_loras = True
     reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter", "bge_m3_flag:BGEM3FlagAdapter")
-    files = (*(f"{name}.*" for name in LAYERS), *PICKLED_LAYERS)
+    files = tuple(f"{name}.*" for name in LAYERS)
     recognises_quickly = False
 
     def recognise(self, directory: Path) -> Recognised | None:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import tokenizers
 from annotated_types import Gt
 
-from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.checkpoints.transformer_settings import Expansion, Lengths
@@ -70,7 +69,7 @@ class MultiVector(TextFamily):
         "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter",
         "colbert_rotary_flash:ColBERTRotaryFlashAdapter",
     )
-    files = (METADATA, *PICKLED_LAYERS)
+    files = (METADATA,)
 
     def recognise(self, directory: Path) -> Recognised | None:
         reason = _reason(directory)

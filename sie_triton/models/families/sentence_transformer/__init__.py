@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
-from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS, LATE_CHUNKING, TRUNCATION_SIDE
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile
@@ -76,7 +75,6 @@ class SentenceTransformer(TextFamily):
     options = DenseOptions
     engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter", REMOTE: ".remote"}
     unread_options: ClassVar = {REMOTE: tuple(field.name for field in fields(DenseOptions))}
-    files = PICKLED_LAYERS
     takes_loras = True
     reference_adapters = (
         "sentence_transformer:SentenceTransformerDenseAdapter",

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from huggingface_hub.utils import filter_repo_objects
 
 from sie_triton.contract import Part
 from sie_triton.contract.spec import Profile, Runtime
-from sie_triton.errors import CatalogError, LoadError
+from sie_triton.errors import CatalogError
 from sie_triton.models.catalog import load_file, recognise
 from sie_triton.models.catalog.recognise import config_of, explain, to_yaml
-from sie_triton.models.families import Recognised, families, load_processor
+from sie_triton.models.families import Recognised, load_processor
 from sie_triton.models.inputs.prompt import prompt_of
 from tests.conftest import model_file
 from tests.support.layouts import ASKING, PROMPTS, STANFORD, bare, changed, dense
@@ -116,26 +114,3 @@ def test_recognition_on_the_hub_needs_no_weights(tmp_path, minilm_directory):
     assert recognise(directory, "my/m", {"hf_id": "my/m"}).dims == {"dense": 64}
     with pytest.raises(CatalogError, match=r"has no model\.safetensors"):
         recognise(directory, "my/m", {"weights_path": str(directory)})
-    layers = [file for _, kind in families() for file in kind.files if file.endswith(".bin")]
-    assert list(filter_repo_objects(["2_Dense/pytorch_model.bin", "pytorch_model.bin"], allow_patterns=layers)) == [
-        "2_Dense/pytorch_model.bin"
-    ]
-
-
-class Trap:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def test_no_code_of_a_pickled_layer_is_run(tmp_path, minilm_directory):
-    directory = dense("2.2.2", dense=24)(tmp_path / "saved", minilm_directory)
-    spec = recognise(directory, "my/m", {"weights_path": str(directory)}).resolve(Runtime("cpu"))
-    torch.save(Trap(tmp_path / "sprung"), directory / "2_Dense" / "pytorch_model.bin")
-    with pytest.raises(LoadError, match=r"pytorch_model\.bin: cannot be loaded"):
-        load_adapter(spec, directory)
-    assert not (tmp_path / "sprung").exists()

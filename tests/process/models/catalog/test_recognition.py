@@ -78,7 +78,7 @@ LAYOUTS = {
     "dense 3": dense_layout(
         dense("3.0.0", pooling="lasttoken", dense=24), 128, "(lasttoken), Dense (24), Normalize", "lasttoken", **ASKING
     ),
-    "dense 2.2, a pickled layer": dense_layout(
+    "dense 2.2, a layer that is pickled, too": dense_layout(
         dense("2.2.2", pooling="max", dense=24, normalize=False, prompts={}),
         128,
         "modules.json: Transformer, Pooling (max), Dense (24)",

@@ -95,6 +95,10 @@ REFUSED: dict[str, tuple[Build, str]] = {
         r"model-00001-of-00002\.safetensors is missing in",
     ),
     "a layer cut off": (cut_off(dense(dense=48), "2_Dense/model.safetensors"), "2_Dense/model.safetensors: has"),
+    "a pickled layer": (
+        with_file(dense(dense=48), "2_Dense/pytorch_model.bin", b"\x80", without="2_Dense/model.safetensors"),
+        r"2_Dense: pytorch_model\.bin: weights only as pickles, which can carry code; save the model as",
+    ),
     "no fast tokenizer": (with_file(bare(), "", b"", without="tokenizer.json"), r"tokenizer\.json is missing in .*;"),
     "a masked language model": (bare_with_head("MaskedLM"), r"BertForMaskedLM can be served as a sparse model"),
     "a language model": (bare_with_head("CausalLM", "qwen3"), r"Qwen3ForCausalLM can be served as an embedding model"),

@@ -5,6 +5,7 @@ import pathlib
 import re
 import stat
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -12,7 +13,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.controller.repository import look
 from sie_triton.controller.repository import refresh as refresh_in_child
 from sie_triton.errors import CatalogError, ServerError
-from sie_triton.models.catalog import load, mention, recognise
+from sie_triton.models.catalog import load, recognise
 from sie_triton.pipeline.render.known import known_names
 from sie_triton.pipeline.render.pbtxt import from_text
 from sie_triton.pipeline.render.repository import all_ensembles
@@ -341,7 +342,7 @@ def test_a_model_on_the_hub_is_recognised_once_and_kept(tmp_path, monkeypatch, m
     server.file("a")
     server.start()
     config = recognise(minilm_directory, "org/on-hub", {"hf_id": "org/on-hub"})
-    monkeypatch.setattr(mention, "from_hub", lambda name, **_: config)
+    monkeypatch.setattr(import_module("sie_triton.models.catalog.select"), "from_hub", lambda name, **_: config)
     assert server.refresh(mention=["org/on-hub"]).added == ["org__on-hub"]
     monkeypatch.undo()
     assert (server.refresh().removed, "org/on-hub" in server.serving.models) == ([], True)

@@ -30,17 +30,6 @@ def resolved(directory, name):
     return load_file(directory / f"org__{name}.yaml").resolve(Runtime())
 
 
-def test_every_adapter_is_known():
-    """The list has as many adapters as SIE's own files of release 0.3.1, and six of 0.10.1."""
-    paths = [
-        profile["adapter_path"]
-        for document in {**reference_files.SERVED, **reference_files.NOT_SERVED}.values()
-        for profile in document["profiles"].values()
-        if "adapter_path" in profile
-    ]
-    assert len(set(paths)) == 51
-
-
 def test_reference_files_of_implemented_families_are_rendered(directory, tmp_path):
     settings = read_settings(models_dir=directory)
     found = selected(settings, [])
