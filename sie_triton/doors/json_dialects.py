@@ -11,7 +11,7 @@ from sie_triton.doors.backend import Items
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.fields import Body
-from sie_triton.doors.model_choice import explaining
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
@@ -26,7 +26,7 @@ async def encoded(
 ) -> list[EncodeResult]:
     """Return encode's results, with one output; an InputError says what the model can, and what the body may have."""
     door = request.door
-    async with explaining(door, model, "encode", items, output, body):
+    async with Explaining(door, model, "encode", items, output, body):
         return await door.backend.encode(model, items, request.seconds, {**parameters, "output_types": output})
 
 

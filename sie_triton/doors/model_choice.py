@@ -1,7 +1,6 @@
 """Choose the model of a request that names none, and explain why a model cannot serve a request."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 from sie_triton.client.failures import NotServed
 from sie_triton.contract import VERBS
@@ -67,26 +66,32 @@ class Capable:
         return await self._door.served.specs_of(self._named or await self._door.backend.names())
 
 
-@asynccontextmanager
-async def explaining(
-    door: Door, model: str, verb: str, items: Items, output: str = "", body: Body | None = None
-) -> AsyncIterator[None]:
+class Explaining:
     """Context manager that explains an InputError by the model's specification, if the model cannot serve the request.
 
     Triton's own message would name tensors instead, and parameters that `body` hides.
     """
-    try:
-        yield
-    except NotServed:
-        raise
-    except InputError as error:
-        try:
-            spec = await door.served.spec(model)
-        except SIEError:
-            raise error from error.__cause__
-        kinds = {kind for item in items for kind in item}
-        reason = unable(spec, verb, kinds, output) or (body and unknown(spec, verb, error.field, body))
-        raise reason or error from error.__cause__
+
+    __slots__ = ("_asked",)
+
+    def __init__(
+        self, door: Door, model: str, verb: str, items: Items, output: str = "", body: Body | None = None
+    ) -> None:
+        self._asked = door, model, verb, items, output, body
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, InputError) and not isinstance(error, NotServed):
+            door, model, verb, items, output, body = self._asked
+            try:
+                spec = await door.served.spec(model)
+            except SIEError:
+                return
+            kinds = {kind for item in items for kind in item}
+            if reason := unable(spec, verb, kinds, output) or (body and unknown(spec, verb, error.field, body)):
+                raise reason from error.__cause__
 
 
 def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -> InputError | None:

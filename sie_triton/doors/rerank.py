@@ -26,7 +26,7 @@ from sie_triton.doors.fields import (
     check_query,
 )
 from sie_triton.doors.json_dialects import answered, entries_of, in_order, items_of
-from sie_triton.doors.model_choice import SCORES, explaining
+from sie_triton.doors.model_choice import SCORES, Explaining
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import sie_timing
 from sie_triton.doors.schemas import INTEGER, NUMBER, STRING, fields, record, several
@@ -105,7 +105,7 @@ async def rerank(version: str, request: DoorRequest) -> Answer:
     texts, parameters = wanted.texts(), wanted.options()
     check_query(wanted.query, texts, "query", door.settings.door_max_body_bytes)
     items, query = items_of(texts), {TEXT.name: wanted.query}
-    async with explaining(door, wanted.model, "score", items):
+    async with Explaining(door, wanted.model, "score", items):
         result = await door.backend.score(wanted.model, query, items, request.seconds, parameters)
     wanted.check_lengths(entries_of(result), "documents")
     body = answer(version, wanted, in_order(result), result["token_count"])

@@ -20,7 +20,7 @@ from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, p
 from sie_triton.doors.failures import failure_of, invalid
 from sie_triton.doors.fields import check_lengths, check_query, checked_model, checked_options, whole
 from sie_triton.doors.items import entities_in, item_in, items_in
-from sie_triton.doors.model_choice import explaining
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
 from sie_triton.doors.response_bodies import encoded, extracted, failed, needs_dims, scored, timing_headers
 from sie_triton.errors import InputError
@@ -53,7 +53,7 @@ async def encode(request: DoorRequest) -> Answer:
     named = _named(spec, model, asked.split(",") if isinstance(asked, str) else asked)
     if named:
         parameters["output_types"] = list(named)
-    async with explaining(door, model, "encode", items):
+    async with Explaining(door, model, "encode", items):
         results = await door.backend.encode(model, items, request.seconds, parameters)
     if refuses_long:
         check_lengths(results, "items", SHORTEN)
@@ -96,7 +96,7 @@ async def score(request: DoorRequest) -> Answer:
     parameters = checked_options(_options(found, "options") | {"instruction": found.get("instruction")})
     refuses_long = _refuses_long(parameters, "options")
     spec = await door.served.recent(model, request.seconds / 2)
-    async with explaining(door, model, "score", [query, *items]):
+    async with Explaining(door, model, "score", [query, *items]):
         result = await door.backend.score(model, query, items, request.seconds, parameters)
     if refuses_long:
         cut = {entry["item_id"] for entry in result["scores"] if entry.get("truncated")}
@@ -120,7 +120,7 @@ async def extract(request: DoorRequest) -> Answer:
         entities = None if known is None else known[part]
         return await door.backend.extract(model, items[part], labels, entities, seconds, parameters)
 
-    async with explaining(door, model, "extract", items):
+    async with Explaining(door, model, "extract", items):
         results = await _extracted_apart(items, extract_part, Deadline.after(request.seconds))
     if refuses_long:
         check_lengths(results, "items", SHORTEN)

@@ -14,7 +14,7 @@ from sie_triton.doors.body_codec import JSON, MULTIPART
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Body, ModelName
-from sie_triton.doors.model_choice import explaining
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import FAILURE, OPENAI, error
 from sie_triton.doors.openapi import TEXT, TIMEOUT, posted
 from sie_triton.doors.openapi_dialects import Plain
@@ -70,7 +70,7 @@ async def answer(task: str, request: DoorRequest) -> Answer | Response:
         raise InputError.at("language", "is not read here; translations are English")
     items = [{AUDIO.name: wanted.file}]
     options = {"task": task, "language": wanted.language, "instruction": wanted.prompt}
-    async with explaining(door, wanted.model, "extract", items):
+    async with Explaining(door, wanted.model, "extract", items):
         (result,) = await door.backend.extract(wanted.model, items, [], None, request.seconds, options)
     return answered(request, wanted.response_format, task, result["data"])
 

@@ -21,7 +21,7 @@ from sie_triton.doors.endpoint import Answer, Door, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import AT_MOST, Body, Ignored, ModelName, Texts, Truncation, allowing, check_query
 from sie_triton.doors.json_dialects import answered, encoded, entries_of, in_order, items_of
-from sie_triton.doors.model_choice import ABLE, CLASSES, SCORES, explaining
+from sie_triton.doors.model_choice import ABLE, CLASSES, SCORES, Explaining
 from sie_triton.doors.openai import OPENAI, TextsNotIds, as_base64
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import timing_of
@@ -172,7 +172,7 @@ async def score(request: DoorRequest) -> Answer:
     async def scored(i: int, seconds: float) -> ScoreResult:
         query, part = {TEXT.name: queries[i]}, items[i * size : (i + 1) * size]
         try:
-            async with explaining(door, wanted.model, "score", part):
+            async with Explaining(door, wanted.model, "score", part):
                 return await door.backend.score(wanted.model, query, part, seconds, options)
         except InputError as exc:
             raise in_call(exc, i * size) from exc.__cause__
@@ -202,7 +202,7 @@ async def classify(request: DoorRequest) -> Answer:
     spec = await door.served.spec(wanted.model)
     if not ABLE[CLASSES](spec):
         raise InputError.at("model", f"{spec.model} returns no {CLASSES} for a text; use another route")
-    async with explaining(door, wanted.model, "extract", items, body=wanted):
+    async with Explaining(door, wanted.model, "extract", items, body=wanted):
         results = await door.backend.extract(wanted.model, items, [], None, request.seconds, options)
     return _told(request, wanted, "classify", [_classes(result) for result in results], results)
 
