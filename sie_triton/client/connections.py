@@ -9,7 +9,7 @@ import concurrent.futures
 import threading
 from collections.abc import Coroutine
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from sie_triton.client.address import Address
 from sie_triton.client.door import refuse_door
@@ -17,6 +17,8 @@ from sie_triton.client.failures import NotTriton, is_of_a_step, our_errors, unre
 from sie_triton.client.limits import ClientLimits
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
+
+T = TypeVar("T")
 
 CLOSED = "the client is closed; create a new one"
 
@@ -38,9 +40,9 @@ class AsyncConnection:
     up to 24.12, Triton can crash if a client cancels a call at the moment of the response.
     """
 
-    def __init__(self, address: Address) -> None:
-        is_grpc = address.transport == "grpc"
-        self.triton: Any = import_module("sie_triton.client.grpc_aio" if is_grpc else "tritonclient.http.aio")
+    def __init__(self, address: Address, module: str = "") -> None:
+        usual = "sie_triton.client.grpc_aio" if address.transport == "grpc" else "tritonclient.http.aio"
+        self.triton: Any = import_module(module or usual)
         self.is_met = False
         self.hangs_up = True
         self._address = address
@@ -58,13 +60,13 @@ class AsyncConnection:
             with our_errors(self._address, deadline.left_s):
                 answer = await self._send(method, deadline.wait_s(self._address.transport), arguments)
         except NotTriton:
-            await asyncio.to_thread(refuse_door, self._address)
+            await self._refuse_door()
             raise
         except BusyError as exc:
             is_doubtful = self._address.transport == "grpc" and not is_of_a_step(exc)
             if is_doubtful and not (await self._is_live() if deadline.left_s else was_reached(str(exc))):
                 if not self.is_met:
-                    await asyncio.to_thread(refuse_door, self._address)
+                    await self._refuse_door()
                 raise unreachable(self._address, exc) from exc
             raise
         self.is_met = True
@@ -81,12 +83,13 @@ class AsyncConnection:
         async with asyncio.timeout(seconds):  # the timeout also closes the connection
             return await send(headers=self._address.headers, **arguments)
 
+    async def _refuse_door(self) -> None:
+        await asyncio.to_thread(refuse_door, self._address)
+
     async def _is_live(self) -> bool:
         try:
             with our_errors(self._address, ClientLimits.live_probe_s):
-                await self._client().is_server_live(
-                    headers=self._address.headers, client_timeout=ClientLimits.live_probe_s
-                )
+                await self._send("is_server_live", ClientLimits.live_probe_s, {})
         except BusyError:
             return False
         return True
@@ -121,45 +124,40 @@ async def _to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
         raise
 
 
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a coroutine of the blocking client waits")
+
+
 def _closed() -> None:
     """Close nothing."""
 
 
-class GrpcConnection:
-    """Thread-safe gRPC connection."""
+class GrpcConnection(AsyncConnection):
+    """Thread-safe gRPC connection of the blocking client, whose coroutines block instead of waiting."""
 
     def __init__(self, address: Address) -> None:
-        self.triton: Any = import_module("tritonclient.grpc")
-        self.is_met = False
-        self._address = address
-        self._client = self.triton.InferenceServerClient(address.target, **grpc_options(address))
+        super().__init__(address, "tritonclient.grpc")
+        self._client()
 
-    def close(self) -> None:
-        self._client.close()
-        self._client.close = _closed  # its __del__ closes it again, which fails at the end of the interpreter
+    def close(self) -> None:  # type: ignore[override]
+        self._opened.close()
+        self._opened.close = _closed  # its __del__ closes it again, which fails at the end of the interpreter
 
     def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
         """Call one of tritonclient's methods and return its result, as AsyncConnection.ask does."""
-        try:
-            with our_errors(self._address, deadline.left_s):
-                arguments |= {"client_timeout": deadline.wait_s("grpc"), "headers": self._address.headers}
-                answer = getattr(self._client, method)(**arguments)
-        except BusyError as exc:
-            if not is_of_a_step(exc) and not (self._is_live() if deadline.left_s else was_reached(str(exc))):
-                if not self.is_met:
-                    refuse_door(self._address)
-                raise unreachable(self._address, exc) from exc
-            raise
-        self.is_met = True
-        return answer
+        return finished(super().ask(method, deadline, **arguments))
 
-    def _is_live(self) -> bool:
-        try:
-            with our_errors(self._address, ClientLimits.live_probe_s):
-                self._client.is_server_live(headers=self._address.headers, client_timeout=ClientLimits.live_probe_s)
-        except BusyError:
-            return False
-        return True
+    async def _send(self, method: str, seconds: float, arguments: dict[str, Any]) -> Any:
+        return getattr(self._opened, method)(client_timeout=seconds, headers=self._address.headers, **arguments)
+
+    async def _refuse_door(self) -> None:
+        refuse_door(self._address)
 
 
 class HttpConnection:

@@ -1,39 +1,27 @@
 """The questions of a call to a server and their order, written once for both clients.
 
 The methods are coroutines. Those of the blocking client never suspend: the calls that they await block instead, so that
-`finished` runs them to their end.
+`connections.finished` runs them to their end.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tenacity import AsyncRetrying
-
 from sie_triton.client import calls
 from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_concurrency, checked_model
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
-from sie_triton.client.known import ControllerAddress, advice_of
+from sie_triton.client.known import ControllerAddress
 from sie_triton.client.limits import ClientLimits
 from sie_triton.client.profiles import Profiles, first_step
-from sie_triton.client.retry import Deadline, checked_timeout
+from sie_triton.client.retry import Deadline, checked_timeout, repeated
 from sie_triton.contract import Verb
 from sie_triton.contract.names import split_profile, triton_name
 from sie_triton.errors import InputError, SIEError
 
 T = TypeVar("T")
-
-
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise AssertionError("a coroutine of the blocking client waits")
 
 
 class Conversation(ABC):
@@ -115,23 +103,14 @@ class Conversation(ABC):
     async def _explained(
         self, call: calls.ClientCall, model: str, deadline: Deadline, results: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Return the results of a served model.
-
-        Add the served models to a NotServed, and the inputs that the model takes to an InputError.
-        """
+        """Return the results of a served model; add the inputs that it takes to an InputError."""
         try:
             return await self._once_served(model, deadline, results)
-        except NotServed as exc:
-            raise (await self._told(exc, model)) from exc
-        except Misfit:
+        except (NotServed, Misfit):
             raise
         except InputError:
             await self._check(call, model, deadline)
             raise
-
-    async def _told(self, error: NotServed, model: str) -> NotServed:
-        """Return `error`, with the served models if it names no model."""
-        return error if error.model else not_served(model, await self._served(), advice_of(self._controller))
 
     async def _resolved(self, model: str, options: Mapping[str, Any], deadline: Deadline) -> tuple[str, dict[str, Any]]:
         """Return the model and the options of a call to `org/name:profile`; any other name is returned as it is."""
@@ -139,12 +118,7 @@ class Conversation(ABC):
         if not profile:
             return name, dict(options)
         if profile not in self._profiles.get(name, ()):  # the model may have changed
-            try:
-                self._profiles[name] = await self._once_served(
-                    name, deadline, lambda: self._read_profiles(name, deadline)
-                )
-            except NotServed as exc:
-                raise (await self._told(exc, name)) from exc
+            self._profiles[name] = await self._once_served(name, deadline, lambda: self._read_profiles(name, deadline))
         return self._profiles[name].applied(name, profile, options)
 
     async def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:
@@ -178,18 +152,24 @@ class Conversation(ABC):
         return await self._results(call, deadline)
 
     async def _once_served(self, model: str, deadline: Deadline, results: Callable[[], Awaitable[T]]) -> T:
-        """Return the results; if the model is not served, ask once more when the controller serves it."""
-        try:
-            return await results()
-        except NotServed:
-            if not await self._becomes_served(model, deadline):
-                raise
-            return await results()
+        """Return the results; if the model is not served, ask once more when the controller serves it.
 
-    async def _becomes_served(self, model: str, deadline: Deadline) -> bool:
+        NotServed lists the served models.
+        """
         controller = self._controller
-        if controller is None:
-            return False
+        while True:
+            try:
+                return await results()
+            except NotServed as exc:
+                if controller and await self._becomes_served(controller, model, deadline):
+                    controller = None
+                    continue
+                if exc.model:
+                    raise
+                advice = self._controller.advice if self._controller else ""
+                raise not_served(model, await self._served(), advice) from exc
+
+    async def _becomes_served(self, controller: ControllerAddress, model: str, deadline: Deadline) -> bool:
         return await self._repeated(lambda: self._serve(controller, model, deadline.left_s), deadline, lambda: True)
 
     async def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
@@ -218,14 +198,4 @@ class Conversation(ABC):
     ) -> T:
         if not self._retry:
             return await call()
-        failure: SIEError | None = None
-        async for attempt in AsyncRetrying(sleep=self._sleep, **deadline.retrying(is_met, self._limits)):
-            with attempt:
-                if failure and not deadline.left_s:  # passed during the pause
-                    raise failure
-                try:
-                    return await call()
-                except SIEError as exc:
-                    failure = exc
-                    raise
-        raise AssertionError("tenacity raises when it stops")
+        return await repeated(call, deadline, is_met, self._sleep, self._limits)

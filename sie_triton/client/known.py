@@ -49,10 +49,6 @@ class ControllerAddress(NamedTuple):
         return cls(target, token, f"; no controller, which adds known models, answers at {target}: {advice}")
 
 
-def advice_of(controller: ControllerAddress | None) -> str:
-    return controller.advice if controller else ""
-
-
 def serve_known(controller: ControllerAddress, model: str, seconds: float = ClientLimits.serve_s) -> bool:
     """Return True once the known model is in service, and False if no controller can say: Triton's own answer stands.
 

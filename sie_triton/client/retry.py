@@ -5,17 +5,18 @@ it responded. A request that a stage died of is sent again a few times only, bec
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from numbers import Real
+from random import uniform
 from time import monotonic
-from typing import Any
-
-from tenacity import RetryCallState, before_sleep_log, retry_if_exception_type, wait_random_exponential
+from typing import TypeVar
 
 from sie_triton.client.failures import StageDied
 from sie_triton.client.limits import ClientLimits
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, OutOfMemory, Unreachable
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -66,37 +67,32 @@ class Deadline:
             raise DeadlinePassed("timeout: passed before the request was sent")
         return {"timeout": max(1, int(self.left_s * 1e6))}
 
-    def retrying(self, is_met: Callable[[], bool], limits: ClientLimits = ClientLimits()) -> dict[str, Any]:
-        """Return keyword arguments for tenacity's Retrying and AsyncRetrying.
 
-        `is_met` returns True if the server has responded to this client before.
-        """
-        patience = limits.retry_s if self.at is None else self.left_s
-        backoff, num_deaths = wait_random_exponential(multiplier=0.1, max=2), 0
+async def repeated(
+    call: Callable[[], Awaitable[T]],
+    deadline: Deadline,
+    is_met: Callable[[], bool],
+    sleep: Callable[[float], Awaitable[None]],
+    limits: ClientLimits = ClientLimits(),
+) -> T:
+    """Return the result of `call`, which is called again while the server is busy and time is left; else its error.
 
-        def wait(state: RetryCallState) -> float:
-            nonlocal num_deaths
-            if not isinstance(_error(state), StageDied):
-                return float(backoff(state))
-            num_deaths += 1
-            return limits.death_waits_s[min(num_deaths, len(limits.death_waits_s)) - 1]
-
-        def is_over(state: RetryCallState) -> bool:
-            error = _error(state)
-            if num_deaths >= limits.num_deaths and isinstance(error, StageDied):
-                return True
-            may_be_wrong = self.at is None and isinstance(error, Unreachable) and not is_met()
-            elapsed = (state.seconds_since_start or 0) + state.upcoming_sleep
-            return elapsed >= (limits.first_retry_s if may_be_wrong else patience)
-
-        return {
-            "retry": retry_if_exception_type((BusyError, OutOfMemory)),
-            "wait": wait,
-            "stop": is_over,
-            "before_sleep": before_sleep_log(_log, logging.DEBUG),
-            "reraise": True,
-        }
-
-
-def _error(state: RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
+    `is_met` returns True if the server has responded to this client before.
+    """
+    began, patience_s = monotonic(), limits.retry_s if deadline.at is None else deadline.left_s
+    num_tries = num_deaths = 0
+    while True:
+        try:
+            return await call()
+        except (BusyError, OutOfMemory) as exc:
+            num_tries, num_deaths = num_tries + 1, num_deaths + isinstance(exc, StageDied)
+            deaths = limits.death_waits_s[: num_deaths if isinstance(exc, StageDied) else 0]
+            pause_s = deaths[-1] if deaths else uniform(0, min(2.0, 0.05 * 2 ** min(num_tries, 10)))
+            may_be_wrong = deadline.at is None and isinstance(exc, Unreachable) and not is_met()
+            is_over = monotonic() - began + pause_s >= (limits.first_retry_s if may_be_wrong else patience_s)
+            if is_over or num_deaths >= limits.num_deaths:
+                raise
+            _log.debug("%s; the next try is in %.2f s", exc, pause_s)
+            await sleep(pause_s)
+            if not deadline.left_s:
+                raise

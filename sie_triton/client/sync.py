@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from sie_triton.client.calls import ClientCall
-from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection, connection_to
-from sie_triton.client.conversation import Conversation, finished
+from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection, connection_to, finished
+from sie_triton.client.conversation import Conversation
 from sie_triton.client.known import ControllerAddress, serve_known
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import (

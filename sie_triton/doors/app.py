@@ -17,7 +17,6 @@ from sie_triton.doors import (
     chat,
     embed,
     health,
-    metrics,
     models,
     openai,
     openapi,
@@ -31,9 +30,8 @@ from sie_triton.doors import (
 from sie_triton.doors.batches import files
 from sie_triton.doors.batches import routes as batches
 from sie_triton.doors.batches.runner import BatchRunner
-from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
+from sie_triton.doors.endpoint import MAX_URL, Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.request_log import MAX_URL
 from sie_triton.settings import words
 
 METHODS = ("GET", "POST", "DELETE")
@@ -58,7 +56,6 @@ DIALECTS: Sequence[Routes] = (
     files.routes,
     batches.routes,
     health.routes,
-    metrics.routes,
     status_page.routes,
     openapi.routes,
 )

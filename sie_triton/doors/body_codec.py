@@ -1,4 +1,4 @@
-"""Bodies of requests and responses: JSON, forms, and msgpack with arrays in the format of msgpack_numpy 0.4.8.
+"""Bodies of requests and responses: JSON, and msgpack with arrays in the format of msgpack_numpy 0.4.8.
 
 msgpack_numpy itself is not used: it unpickles arrays of kind "O", which would execute code from clients.
 """
@@ -14,11 +14,10 @@ import orjson
 from sie_triton.doors.body_values import check_depth, json_values, msgpack_values
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.limits import DoorLimits
-from sie_triton.doors.multipart import MAX_FIELDS, MULTIPART, read_form
 
 Body = bytes | bytearray
 
-JSON, MSGPACK = "application/json", "application/msgpack"
+JSON, MSGPACK, MULTIPART = "application/json", "application/msgpack", "multipart/form-data"
 
 # NumPy dtypes allowed in requests: booleans, integers and floats, in either byte order.
 ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
@@ -55,14 +54,12 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
 
 def num_values(body: Body, kind: str, most: int = DoorLimits.num_values) -> int:
     """Return the number of values in a body of media type `kind`; Failure 413 beyond `most`."""
-    if kind == MULTIPART:
-        return MAX_FIELDS
     return msgpack_values(body, most) if kind == MSGPACK else json_values(body, most)
 
 
 def read(body: Body, kind: str) -> Any:
     """Decode a body of media type `kind` that `num_values` has accepted; Failure 400 if it is invalid."""
-    return {MSGPACK: read_msgpack, MULTIPART: read_form}.get(kind, read_json)(body)
+    return read_msgpack(body) if kind == MSGPACK else read_json(body)
 
 
 def read_json(body: Body) -> Any:

@@ -16,8 +16,7 @@ from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors.endpoint import Answer, Door, DoorRequest
 from sie_triton.doors.fields import Body, Count, Ignored, Items, ModelName
 from sie_triton.doors.items import content_in, file_in
-from sie_triton.doors.json_dialects import answered, cut_by, items_of
-from sie_triton.doors.model_choice import Explaining
+from sie_triton.doors.json_dialects import answered, cut_by, encoded, items_of
 from sie_triton.doors.openai import as_base64
 from sie_triton.doors.openapi_dialects import TEXTS, Operation
 from sie_triton.doors.rerank import FAILURE, cohere_routes
@@ -99,9 +98,12 @@ def routes(door: Door) -> list[Route]:
 
 async def embed(version: str, request: DoorRequest) -> Answer:
     wanted = Embed.of(request)
-    (field, _), parameters = wanted.content, await _parameters(request, wanted)
+    (field, items), parameters = wanted.content, await _parameters(request, wanted)
     dtypes = list(dict.fromkeys(DTYPES.get(each, each) for each in wanted.types))
-    results = await together(_encoded(request, wanted, parameters | {"output_dtype": dtype}) for dtype in dtypes)
+    results = await together(
+        encoded(request, wanted, wanted.model, items, DENSE.name, parameters | {"output_dtype": dtype})
+        for dtype in dtypes
+    )
     wanted.check_lengths(results[0], field)
     for i, result in enumerate(results[0]):
         if not PARTS.isdisjoint(result):
@@ -114,16 +116,10 @@ async def embed(version: str, request: DoorRequest) -> Answer:
 
 async def _parameters(request: DoorRequest, wanted: Embed) -> dict[str, Any]:
     """Return the request parameters without the side on which texts are cut, if the model always cuts there."""
-    parameters = wanted.options() | {"output_types": DENSE.name}
+    parameters = wanted.options()
     if TRUNCATION_SIDE.name not in parameters:
         return parameters
     return cut_by(await request.door.served.spec(wanted.model), parameters, "truncate")
-
-
-async def _encoded(request: DoorRequest, wanted: Embed, parameters: Mapping[str, Any]) -> list[EncodeResult]:
-    door, (_, items) = request.door, wanted.content
-    async with Explaining(door, wanted.model, "encode", items, DENSE.name):
-        return await door.backend.encode(wanted.model, items, request.seconds, parameters)
 
 
 def answer(version: str, wanted: Embed, results: Mapping[str, Sequence[EncodeResult]]) -> dict[str, Any]:

@@ -22,13 +22,23 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.access import Access
 from sie_triton.doors.backend import Backend, forwarded, tenant, wishes
 from sie_triton.doors.body import read_body
-from sie_triton.doors.body_codec import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
+from sie_triton.doors.body_codec import (
+    JSON,
+    MSGPACK,
+    MULTIPART,
+    answer_type,
+    media_type,
+    num_values,
+    read,
+    write_json,
+    written,
+)
 from sie_triton.doors.body_values import VALUE_BYTES
 from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
+from sie_triton.doors.forms import form_in
 from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import Held, MemoryBudget
-from sie_triton.doors.request_log import MAX_URL, log_request
 from sie_triton.doors.served import ServedModels
 from sie_triton.errors import SIEError
 from sie_triton.http.connection import CONNECTION, Connection, Connections, affordable
@@ -42,8 +52,12 @@ if TYPE_CHECKING:
     from sie_triton.engines.remote.forwarding import Forwarder
 
 log = logging.getLogger(__name__)
+request_log = logging.getLogger("sie_triton.doors.request_log")
 
 Result = TypeVar("Result")
+
+# Characters of a path in logs and traces.
+MAX_URL = 200
 
 # Header with the client's timeout of a request, in seconds, and its maximum.
 TIMEOUT_HEADER = "X-Request-Timeout"
@@ -99,24 +113,6 @@ class DoorRequest:
     of its failures; None: that of the route.
     """
 
-    __slots__ = (
-        "arrived_at",
-        "arrived_ns",
-        "connection",
-        "content",
-        "dialect",
-        "door",
-        "headers",
-        "kind",
-        "method",
-        "path",
-        "query_string",
-        "receive",
-        "request_id",
-        "trace",
-        "url",
-    )
-
     def __init__(self, scope: Scope, door: Door) -> None:
         self.arrived_at, self.arrived_ns = monotonic(), monotonic_ns()
         self.door = door
@@ -157,6 +153,9 @@ class DoorRequest:
         limits = self.door.limits
         body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held, limits)
         held.take(len(body) * (COPIES - 1))
+        if self.kind == MULTIPART:
+            self.content = await form_in(body, self.header("content-type") or "")
+            return
         if len(body) <= limits.small_body_bytes:
             held.take(num_values(body, self.kind, limits.num_values) * VALUE_BYTES)
             self.content = read(body, self.kind)
@@ -258,9 +257,20 @@ class DoorEndpoint:
                 is_small = len(response.body) <= self._door.limits.small_body_bytes
                 await response(scope, receive, send if is_small else send_all(send))
                 if not self._is_open:
-                    log_request(request, response.status_code, self._door.telemetry)
+                    seconds = monotonic() - request.arrived_at
+                    self._log(request, response.status_code, seconds * 1000)
                     self._record(request, response.status_code)
-                    count(self.route, response.status_code, monotonic() - request.arrived_at)
+                    count(self.route, response.status_code, seconds)
+
+    def _log(self, request: DoorRequest, status: int, latency_ms: float) -> None:
+        """Write a line about a request, if each is to be logged, or slow ones."""
+        wanted = self._door.telemetry
+        if wanted.log_requests or 0 < wanted.log_slow_ms <= latency_ms:
+            fields: dict[str, Any] = {"latency_ms": round(latency_ms, 2), "status": status}
+            fields["request_id"] = request.request_id or request.trace_id
+            if request.trace.trace_id:
+                fields["trace_id"] = request.trace.trace_id
+            request_log.info("%s %s", request.method, request.url[:MAX_URL], extra=fields)
 
     def _record(self, request: DoorRequest, status: int) -> None:
         """Record the door's span."""
@@ -307,19 +317,12 @@ class DoorEndpoint:
         return await answer.response() if isinstance(answer, Answer) else answer
 
 
-def get(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
-    """Return the route of a GET; /openapi.json names its operation `name`, by default the path."""
-    return Route(path, endpoint, methods=["GET"], name=name or path.strip("/"))
+def route(method: str, path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
+    """Return a route; /openapi.json names its operation `name`, by default the path."""
+    return Route(path, endpoint, methods=[method], name=name or path.strip("/"))
 
 
-def delete(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
-    """Return the route of a DELETE, as `get` does."""
-    return Route(path, endpoint, methods=["DELETE"], name=name or path.strip("/"))
-
-
-def post(path: str, endpoint: DoorEndpoint, name: str = "") -> Route:
-    """Return the route of a POST, as `get` does."""
-    return Route(path, endpoint, methods=["POST"], name=name or path.strip("/"))
+get, post, delete = partial(route, "GET"), partial(route, "POST"), partial(route, "DELETE")
 
 
 async def while_connected(connection: Connection | None, act: Callable[[], Awaitable[Result]]) -> Result | None:
@@ -335,7 +338,9 @@ async def while_connected(connection: Connection | None, act: Callable[[], Await
     except asyncio.CancelledError:
         task.uncancel()
         if connection is None or not connection.has_gone:
-            raise _ending() from None
+            raise Failure(
+                "unreachable", "the server shut down before it responded; retry", retry_after_s=AWAY_S
+            ) from None
         return None
     finally:
         if connection is not None:
@@ -361,10 +366,6 @@ def send_all(send: Send) -> Send:
         await send(message)
 
     return sent
-
-
-def _ending() -> Failure:
-    return Failure("unreachable", "the server shut down before it responded; retry", retry_after_s=AWAY_S)
 
 
 def _trace(request: DoorRequest) -> Trace:

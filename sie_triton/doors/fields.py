@@ -109,9 +109,8 @@ class Body(BaseModel):
     def options(self) -> dict[str, Any]:
         """Return the request parameters: undeclared fields, those that declared ones stand for, and `fixed`."""
         others = self.model_extra or {}
-        for name in (*OURS, *self.fixed):
-            if name in others:
-                raise InputError.at(name, "cannot be set here; use SIE's routes")
+        for name in self.hidden() & others.keys():
+            raise InputError.at(name, "cannot be set here; use SIE's routes")
         named = {name: value for name, value in self.translated().items() if value is not None}
         for name, value in named.items():
             given = others.get(name, value)
@@ -122,6 +121,11 @@ class Body(BaseModel):
     def translated(self) -> dict[str, Any]:
         """Return the request parameters that declared fields stand for; None: unset."""
         return {}
+
+    @classmethod
+    def hidden(cls) -> set[str]:
+        """Return the names of the models' parameters that a body cannot set."""
+        return {*OURS, *cls.fixed}
 
     @property
     def refuses_long(self) -> bool:
@@ -195,11 +199,6 @@ class Overflowing(Body):
         if self.refuses_long and self.truncate_prompt_tokens is not None:
             raise InputError.at("truncate_prompt_tokens", f"contradicts {OVERFLOW} error; send one of them")
         return self
-
-
-def check_count(number: int, name: str, max_items: int) -> None:
-    if number > max_items:
-        raise InputError.at(name, TOO_MANY_WORDS.format(number=number, most=max_items))
 
 
 def check_lengths(results: Sequence[Mapping[str, Any]], field: str, remedy: str) -> None:

@@ -1,4 +1,7 @@
-"""Routes for liveness, readiness, health and status of the server. Liveness and readiness probes need no token."""
+"""Routes for liveness, readiness, health, status and metrics of the server. Only the probes need no token.
+
+Prometheus → /metrics → this process, the controller, tritonserver
+"""
 
 import asyncio
 import time
@@ -11,11 +14,13 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
 from sie_triton.doors.body_codec import JSON, write_json
+from sie_triton.doors.counts import exposition
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, get
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.openapi import operation, probe
+from sie_triton.doors.openapi import TEXT, operation, probe
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, NUMBER, STRING, fields, several
 from sie_triton.doors.served import state_of
+from sie_triton.doors.server_metrics import EXPOSITION, read_parts
 
 # Close codes of a WebSocket, from RFC 6455 and its registry.
 POLICY, TRY_AGAIN_LATER = 1008, 1013
@@ -44,11 +49,13 @@ def routes(door: Door) -> list[BaseRoute]:
     latest = LatestStatus(door, status)
     of_health = operation("Health of the server.", answer={"type": "object"})
     of_status = operation("Status of the server and its models.", answer=STATUS)
+    of_metrics = operation("Metrics of the whole server, in Prometheus' text format.", answer=STRING, types=[TEXT])
     return [
         get("/healthz", DoorEndpoint(door, healthz, is_open=True, document=probe("Liveness of the door."))),
         get("/readyz", DoorEndpoint(door, readyz, is_open=True, document=probe("Readiness of the server."))),
         get("/health", DoorEndpoint(door, health, document=of_health)),
         get("/status", DoorEndpoint(door, latest.answer, document=of_status)),
+        get("/metrics", DoorEndpoint(door, metrics, document=of_metrics)),
         WebSocketRoute("/ws/status", Watching(door, latest), name="watch"),
         WebSocketRoute("/ws/cluster-status", Watching(door, LatestStatus(door, cluster_status)), name="watch_cluster"),
     ]
@@ -62,6 +69,12 @@ async def readyz(request: DoorRequest) -> Response:
     """Answer 503 while this process drains, while Triton does not respond, and while models are preloaded."""
     trouble = await _trouble(request.door)
     return PlainTextResponse(trouble, 503) if trouble else PlainTextResponse("ok")
+
+
+async def metrics(request: DoorRequest) -> Response:
+    """Answer with the metrics of all parts that respond; the gauge `sie_up` is 0 for a part that does not."""
+    own = await asyncio.to_thread(exposition)
+    return Response(own + await read_parts(request.door.backend.metric_parts()), media_type=EXPOSITION)
 
 
 async def health(request: DoorRequest) -> Answer:

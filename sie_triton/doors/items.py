@@ -13,7 +13,7 @@ import numpy as np
 from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, ENTITIES, IMAGE, TEXT
 from sie_triton.doors.failures import invalid
-from sie_triton.doors.fields import check_count, whole
+from sie_triton.doors.fields import TOO_MANY_WORDS, whole
 from sie_triton.doors.places import ENCODE, FILE_KEYS, ID, IMAGES, ITEM_KEYS, METADATA, SOUND_KEYS, VIDEO, Places
 from sie_triton.errors import InputError
 
@@ -32,7 +32,8 @@ def items_in(found: Mapping[str, Any], max_items: int, places: Places = ENCODE) 
         raise invalid("items", f"must be a list of items, not {type(items).__name__}")
     if not items:
         raise invalid("items", "is empty; send at least one")
-    check_count(len(items), "items", max_items)
+    if len(items) > max_items:
+        raise invalid("items", TOO_MANY_WORDS.format(number=len(items), most=max_items))
     return [item_in(item, f"items[{i}]", places) for i, item in enumerate(items)]
 
 

@@ -3,11 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sie_triton.client.types import EncodeResult
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
+from sie_triton.doors.backend import Items
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, DoorRequest
+from sie_triton.doors.fields import Body
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
@@ -15,6 +19,15 @@ from sie_triton.models.families import model_of
 
 def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [{TEXT.name: text} for text in texts]
+
+
+async def encoded(
+    request: DoorRequest, body: Body, model: str, items: Items, output: str, parameters: Mapping[str, Any]
+) -> list[EncodeResult]:
+    """Return encode's results, with one output; an InputError says what the model can, and what the body may have."""
+    door = request.door
+    async with Explaining(door, model, "encode", items, output, body):
+        return await door.backend.encode(model, items, request.seconds, {**parameters, "output_types": output})
 
 
 def entries_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:

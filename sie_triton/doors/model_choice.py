@@ -1,14 +1,16 @@
 """Choose the model of a request that names none, and explain why a model cannot serve a request."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from sie_triton.client.failures import NotServed
+from sie_triton.contract import VERBS
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import ITEMS, TEXT
 from sie_triton.doors.backend import Items
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import Body
+from sie_triton.doors.schemas import models_of
 from sie_triton.errors import InputError, SIEError
 from sie_triton.models.families import model_of
 from sie_triton.models.families.shared.classes import CLASS_LOGITS
@@ -61,43 +63,35 @@ class Capable:
         raise _unclear(what, self._named or [spec.model for spec in found], is_named=bool(self._named))
 
     async def _candidates(self) -> list[ModelSpec]:
-        names = self._named or await self._door.backend.names()
-        return [spec for spec in await asyncio.gather(*map(self._spec, names)) if spec is not None]
-
-    async def _spec(self, model: str) -> ModelSpec | None:
-        try:
-            return await self._door.served.spec(model)
-        except NotServed:
-            return None
+        return await self._door.served.specs_of(self._named or await self._door.backend.names())
 
 
 class Explaining:
     """Context manager that explains an InputError by the model's specification, if the model cannot serve the request.
 
-    Triton's own message would name tensors instead.
+    Triton's own message would name tensors instead, and parameters that `body` hides.
     """
 
-    __slots__ = ("_door", "_items", "_model", "_output", "_verb")
+    __slots__ = ("_asked",)
 
-    def __init__(self, door: Door, model: str, verb: str, items: Items, output: str = "") -> None:
-        self._door, self._model, self._verb, self._items, self._output = door, model, verb, items, output
+    def __init__(
+        self, door: Door, model: str, verb: str, items: Items, output: str = "", body: Body | None = None
+    ) -> None:
+        self._asked = door, model, verb, items, output, body
 
     async def __aenter__(self) -> None:
         pass
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, InputError) and not isinstance(error, NotServed):
-            reason = await _reason(self._door, self._model, self._verb, self._items, self._output)
-            if reason is not None:
+            door, model, verb, items, output, body = self._asked
+            try:
+                spec = await door.served.spec(model)
+            except SIEError:
+                return
+            kinds = {kind for item in items for kind in item}
+            if reason := unable(spec, verb, kinds, output) or (body and unknown(spec, verb, error.field, body)):
                 raise reason from error.__cause__
-
-
-async def _reason(door: Door, model: str, verb: str, items: Items, output: str) -> InputError | None:
-    try:
-        spec = await door.served.spec(model)
-    except SIEError:
-        return None
-    return unable(spec, verb, {kind for item in items for kind in item}, output)
 
 
 def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -> InputError | None:
@@ -111,6 +105,17 @@ def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -
     if not unread:
         return None
     return InputError.at(unread[0], f"{spec.model} does not read it; it reads {', '.join(spec.inputs)}")
+
+
+def unknown(spec: ModelSpec, verb: str, field: str, body: Body) -> InputError | None:
+    """Return an error for an unknown parameter that names those which the body may have; None for another field."""
+    for model in models_of([spec]) if field in (body.model_extra or ()) else ():
+        known = VERBS[verb].all_parameters(model).keys()
+        if field not in known:
+            return InputError.at(
+                f"parameter {field}", f"unknown here; allowed are {', '.join(sorted(known - body.hidden()))}"
+            )
+    return None
 
 
 def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:

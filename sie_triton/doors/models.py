@@ -14,16 +14,15 @@ from sie_triton.doors.openapi import model_parameter, operation
 
 
 def routes(door: Door) -> list[Route]:
+    def one(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
+        path = model_parameter([spec.model for spec in specs])
+        return operation("One served model and its state.", answer={"type": "object"}, parameters=[path])(specs)
+
     listed = operation("Served models and their states.", answer={"type": "object"})
     return [
         get("/v1/models", DoorEndpoint(door, models, dialect=BOTH, document=listed), "models"),
-        get("/v1/models/{model:path}", DoorEndpoint(door, model, dialect=BOTH, document=model_operation), "model"),
+        get("/v1/models/{model:path}", DoorEndpoint(door, model, dialect=BOTH, document=one), "model"),
     ]
-
-
-def model_operation(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
-    path = model_parameter([spec.model for spec in specs])
-    return operation("One served model and its state.", answer={"type": "object"}, parameters=[path])(specs)
 
 
 async def models(request: DoorRequest) -> Answer:

@@ -2,22 +2,18 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 from starlette.routing import Route
 
-from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
-from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
+from sie_triton.doors.endpoint import Answer, Door, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Ignored, ModelName, Overflowing, Texts
 from sie_triton.doors.items import content_in
-from sie_triton.doors.json_dialects import answered, items_of
-from sie_triton.doors.model_choice import Explaining
+from sie_triton.doors.json_dialects import answered, encoded, items_of
 from sie_triton.doors.openapi_dialects import TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.schemas import INTEGER, NUMBERS, STRING, any_of, fields, optional, record, several
@@ -102,24 +98,16 @@ OPERATION = Operation(
 
 
 def routes(door: Door) -> list[Route]:
-    document = partial(OPERATION.document, door.settings.door_max_items)
-    endpoint = DoorEndpoint(door, embeddings, dialect=OPENAI, types=[JSON], document=document)
+    endpoint = OPERATION.endpoint(door, embeddings, OPENAI)
     return [post("/v1/embeddings", endpoint), post("/embeddings", endpoint)]
 
 
 async def embeddings(request: DoorRequest) -> Answer:
     wanted = Embeddings.of(request)
-    results = await _encoded(request, wanted)
+    results = await encoded(request, wanted, wanted.model, wanted.items(), DENSE.name, wanted.options())
     wanted.check_lengths(results, wanted.given)
     is_base64 = wanted.encoding_format == "base64"
     return answered(request, answer(wanted.model, results, is_base64), timing_of(results))
-
-
-async def _encoded(request: DoorRequest, wanted: Embeddings) -> list[EncodeResult]:
-    door, items = request.door, wanted.items()
-    parameters = wanted.options() | {"output_types": DENSE.name}
-    async with Explaining(door, wanted.model, "encode", items, DENSE.name):
-        return await door.backend.encode(wanted.model, items, request.seconds, parameters)
 
 
 def answer(model: str, results: Sequence[Mapping[str, Any]], is_base64: bool) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """Documents of the routes of other HTTP dialects in /openapi.json, made from the models of their bodies."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.doors.fields import MAX_ITEMS, OURS, Body
+from sie_triton.doors.body_codec import JSON
+from sie_triton.doors.endpoint import Door, DoorEndpoint, Handler
+from sie_triton.doors.failures import Dialect
+from sie_triton.doors.fields import MAX_ITEMS, Body
 from sie_triton.doors.model_choice import CLASSES, DENSE_VECTORS, MULTIVECTORS, SCORES, SPARSE_VECTORS, able
 from sie_triton.doors.openapi import TIMEOUT, posted
 from sie_triton.doors.schemas import INTEGER, Schema, closed, models_of, parameters, record
@@ -36,6 +40,11 @@ class Operation(NamedTuple):
     error: Schema
     what: str = DENSE_VECTORS
 
+    def endpoint(self, door: Door, handler: Handler, dialect: Dialect) -> DoorEndpoint:
+        """Return the endpoint of a route whose requests name a model."""
+        document = partial(self.document, door.settings.door_max_items)
+        return DoorEndpoint(door, handler, dialect=dialect, types=[JSON], document=document)
+
     def document(self, max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         """Return the document of a route whose requests name a model."""
         models = able(specs, self.what)
@@ -55,13 +64,13 @@ class Operation(NamedTuple):
         return posted(self.summary, schema, example, self.answer, parameters=[TIMEOUT], error=self.error)
 
     def _schema(self, max_items: int, models: Sequence[ModelSpec], other: str) -> Schema:
-        """Return the body's schema with the models' request parameters, without OURS and `other`."""
+        """Return the body's schema with the models' request parameters, without those that it hides and `other`."""
         given, required = fields_of(self.body, max_items)
         if self.body.model_config.get("extra") == "forbid":
             return closed(given, *required)
         taken = parameters(models_of(models), VERBS[self.what])
         renamed = {name: taken[same] for name, same in RENAMED.items() if name in given and same in taken}
-        taken = {name: schema for name, schema in taken.items() if name not in (*OURS, other, *self.body.fixed)}
+        taken = {name: schema for name, schema in taken.items() if name not in {*self.body.hidden(), other}}
         return closed(given | taken | given | renamed, *required)
 
 

@@ -10,10 +10,10 @@ from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
 from sie_triton.doors.body_codec import JSON, MEDIA_TYPES, MSGPACK
-from sie_triton.doors.item_errors import KINDS
 from sie_triton.doors.items import MEDIA
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
 from sie_triton.doors.places import ENCODE, EXTRACT, ID, IMAGES, METADATA, OVERFLOW, POLICIES, SCORE
+from sie_triton.doors.response_bodies import KINDS
 from sie_triton.doors.schemas import (
     BOOLEAN,
     INTEGER,

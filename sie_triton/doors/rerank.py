@@ -13,8 +13,7 @@ from pydantic import Field, SkipValidation, WithJsonSchema
 from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
+from sie_triton.doors.endpoint import Answer, Door, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import (
     INTEGRAL,
@@ -97,12 +96,8 @@ def cohere_routes(
     door: Door, name: str, handler: Callable[[str, DoorRequest], Awaitable[Answer]], operation: Operation
 ) -> list[Route]:
     """Return the routes of both versions of Cohere's API; `handler` takes the version."""
-    document = partial(operation.document, door.settings.door_max_items)
-
-    def answering(version: str) -> DoorEndpoint:
-        return DoorEndpoint(door, partial(handler, version), dialect=COHERE, types=[JSON], document=document)
-
-    return [post(f"/v{version}/{name}", answering(version), f"{name}_v{version}") for version in ("1", "2")]
+    endpoints = {version: operation.endpoint(door, partial(handler, version), COHERE) for version in ("1", "2")}
+    return [post(f"/v{version}/{name}", each, f"{name}_v{version}") for version, each in endpoints.items()]
 
 
 async def rerank(version: str, request: DoorRequest) -> Answer:
@@ -137,7 +132,8 @@ def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: in
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n or None]
     results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.return_documents:
-        results = [each | {"document": _returned(wanted.documents[int(each["index"])])} for each in results]
+        documents = [{"text": each} if isinstance(each, str) else each for each in wanted.documents]
+        results = [each | {"document": documents[int(each["index"])]} for each in results]
     units = -(-len(scores) // 100)  # of up to 100 documents
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}
     return {
@@ -148,10 +144,6 @@ def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: in
         "meta": meta | {"tokens": {"input_tokens": num_tokens}},
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
-
-
-def _returned(document: Any) -> Any:
-    return {"text": document} if isinstance(document, str) else document
 
 
 def error(failure: Failure) -> dict[str, Any]:

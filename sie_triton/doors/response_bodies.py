@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,6 +13,9 @@ BITS = ("binary", "ubinary")
 
 # Results of the parts of an item, which stand in place of its outputs.
 PARTS = frozenset({"pages", "chunks"})
+
+# Kinds of findings in an item.
+KINDS = ("entities", "relations", "classifications", "objects")
 
 # Fields of a result, or of a part, that are answered as they are.
 PLAIN = frozenset({"truncated", "page", "start", "end"})
@@ -42,8 +45,17 @@ def scored(result: ScoreResult) -> dict[str, Any]:
 
 
 def extracted(model: str, results: Sequence[ExtractResult]) -> dict[str, Any]:
-    items = [{"id": f"item-{i}", **_without_timing(result)} for i, result in enumerate(results)]
+    items = [{"id": f"item-{i}", **result} for i, result in enumerate(results)]
+    for item in items:
+        item.pop("timing", None)
     return {"model": model, "items": items, "usage": usage_of(results), "timing": timing_of(results)}
+
+
+def failed(item: Mapping[str, Any], code: str, message: str) -> ExtractResult:
+    """Return the result of an item that is at fault."""
+    result: dict[str, Any] = {**{kind: [] for kind in KINDS}, "data": {}, "token_count": 0}
+    result |= {"error": {"code": code, "message": message}, "timing": dict.fromkeys(Timing.__annotations__, 0.0)}
+    return cast(ExtractResult, _with_id(item, result))
 
 
 def usage_of(results: Iterable[Any]) -> dict[str, int]:
@@ -112,10 +124,6 @@ def _array(name: str, values: np.ndarray[Any, Any], dtype: str, dims: Mapping[st
     if values.ndim == 2:
         return {"token_dims": size, "num_tokens": len(values), "dtype": kind, "values": values}
     return {"dims": size, "dtype": kind, "values": values}
-
-
-def _without_timing(result: ExtractResult) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name != "timing"}
 
 
 def _with_id(result: Any, told: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Served models and their states, from Triton's model configurations and from the backend."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -65,16 +65,20 @@ class ServedModels:
         """Return the specifications of all served models, sorted by name; those that are forwarded last."""
         forwarded = self._forwarded_specs()
         names = [name for name in await self._backend.names() if name not in forwarded]
-        found = await asyncio.gather(*map(self._spec_if_served, names))
-        return [*(spec for spec in found if spec is not None), *(forwarded[name] for name in sorted(forwarded))]
+        return [*await self.specs_of(names), *(forwarded[name] for name in sorted(forwarded))]
+
+    async def specs_of(self, names: Iterable[str]) -> list[ModelSpec]:
+        """Return the specifications of those of the named models that are served or known."""
+        found = await asyncio.gather(*map(self.spec, names), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, NotServed):
+                raise each
+        return [each for each in found if not isinstance(each, BaseException)]
 
     async def model(self, name: str) -> dict[str, Any]:
         """Return one served or known model with its state; NotServed if it does not exist."""
         spec, states = await asyncio.gather(self.spec(name), self.states())
         return described(spec, states.models.get(spec.model)) | {"name": _with_profile(name, spec)}
-
-    async def dims(self, name: str) -> Mapping[str, int]:
-        return (await self.spec(name)).dims
 
     async def spec(self, name: str) -> ModelSpec:
         """Return the specification of a served or known model, or of `org/name:profile`; NotServed if there is none."""
@@ -139,12 +143,6 @@ class ServedModels:
             if self._states.at + self._limits.state_lifetime_s <= monotonic():
                 self._states = await self._backend.states()
             return self._states
-
-    async def _spec_if_served(self, name: str) -> ModelSpec | None:
-        try:
-            return await self.spec(name)
-        except NotServed:
-            return None
 
     async def _read(self, name: str) -> ModelSpec:
         """Read the specification from the configuration of the model's first step, which its ensemble names."""

@@ -1,11 +1,13 @@
 """Routes of SIE's own HTTP API: encode, score and extract, in JSON or msgpack."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from starlette.routing import Route
 
+from sie_triton.client.calls import in_call, names_item
+from sie_triton.client.retry import Deadline
 from sie_triton.client.types import ExtractResult
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.names import split_profile
@@ -13,14 +15,15 @@ from sie_triton.contract.parameters import shown
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
 from sie_triton.doors import openapi_sie
+from sie_triton.doors.backend import Items, spread
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
-from sie_triton.doors.failures import invalid
+from sie_triton.doors.failures import failure_of, invalid
 from sie_triton.doors.fields import check_lengths, check_query, checked_model, checked_options, whole
-from sie_triton.doors.item_errors import extracted_apart
 from sie_triton.doors.items import entities_in, item_in, items_in
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
-from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
+from sie_triton.doors.response_bodies import encoded, extracted, failed, needs_dims, scored, timing_headers
+from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 
 SHORTEN = f"shorten it, or send {OVERFLOW} truncate_text"
@@ -55,7 +58,7 @@ async def encode(request: DoorRequest) -> Answer:
     if refuses_long:
         check_lengths(results, "items", SHORTEN)
     dtype = parameters.get("output_dtype") or "float32"
-    dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
+    dims = dict((await door.served.spec(model)).dims) if needs_dims(results[0], dtype) else {}
     if (size := whole(parameters.get("dimensions"))) is not None:
         dims[DENSE.name] = size
     return _answer(request, encoded(model, results, dtype, dims, named), spec)
@@ -118,10 +121,44 @@ async def extract(request: DoorRequest) -> Answer:
         return await door.backend.extract(model, items[part], labels, entities, seconds, parameters)
 
     async with Explaining(door, model, "extract", items):
-        results = await extracted_apart(items, extract_part, request.seconds)
+        results = await _extracted_apart(items, extract_part, Deadline.after(request.seconds))
     if refuses_long:
         check_lengths(results, "items", SHORTEN)
     return _answer(request, extracted(model, results), spec)
+
+
+async def _extracted_apart(
+    items: Items, extract: Callable[[slice, float], Awaitable[list[ExtractResult]]], deadline: Deadline
+) -> list[ExtractResult]:
+    """Return a result for each item, which has an `error` if the item is at fault.
+
+    `extract` takes a part of the items and the seconds that are left. It refuses a part with such an item as a whole:
+    then each item is sent again on its own.
+    """
+
+    async def alone(i: int, left_s: float) -> ExtractResult:
+        try:
+            (result,) = await extract(slice(i, i + 1), left_s)
+        except InputError as exc:
+            return _at_fault(items[i], in_call(exc, i))
+        return result
+
+    try:
+        return await extract(slice(None), deadline.left_s)
+    except InputError as exc:
+        if len(items) == 1:
+            return [_at_fault(items[0], exc)]
+        if not names_item(exc):
+            raise
+    return await spread([partial(alone, i) for i in range(len(items))], deadline)
+
+
+def _at_fault(item: Mapping[str, Any], error: InputError) -> ExtractResult:
+    """Return the result of an item that is at fault; raise an error that is not the item's."""
+    if not names_item(error):
+        raise error
+    failure = failure_of(error)
+    return failed(item, failure.row.code, failure.message)
 
 
 def _refuses_long(parameters: dict[str, Any], where: str) -> bool:

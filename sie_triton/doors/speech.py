@@ -10,11 +10,11 @@ from starlette.routing import Route
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import AUDIO
+from sie_triton.doors.body_codec import JSON, MULTIPART
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, post
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import Body, ModelName
 from sie_triton.doors.model_choice import Explaining
-from sie_triton.doors.multipart import MULTIPART
 from sie_triton.doors.openai import FAILURE, OPENAI, error
 from sie_triton.doors.openapi import TEXT, TIMEOUT, posted
 from sie_triton.doors.openapi_dialects import Plain
@@ -60,7 +60,7 @@ def document(task: str, specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     names = [spec.model for spec in specs if AUDIO.name in spec.inputs and "extract" in spec.tasks]
     given["model"] |= {"enum": names} if names else {"pattern": r"^\w+/\w+$"}
     summary = f"{task.capitalize()} speech, in OpenAI's format."
-    more: dict[str, Any] = {"read": [MULTIPART], "written": ["application/json", TEXT], "error": FAILURE}
+    more: dict[str, Any] = {"read": [MULTIPART], "written": [JSON, TEXT], "error": FAILURE}
     return posted(summary, closed(given, *schema["required"]), None, record(text=STRING), parameters=[TIMEOUT], **more)
 
 

@@ -17,7 +17,7 @@ from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler, get, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Body, check_query
-from sie_triton.doors.json_dialects import answered, cut_by, entries_of, in_order, items_of
+from sie_triton.doors.json_dialects import answered, cut_by, encoded, entries_of, in_order, items_of
 from sie_triton.doors.model_choice import CLASSES, DENSE_VECTORS, MULTIVECTORS, SCORES, SPARSE_VECTORS, Capable
 from sie_triton.doors.openapi import Document, failures, operation
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
@@ -209,8 +209,8 @@ class Tei:
         self, request: DoorRequest, wanted: Body, texts: Sequence[str], output: str, what: str
     ) -> list[Any]:
         parameters, spec = wanted.options(), await self._capable.spec(what)
-        parameters = cut_by(spec, parameters, DIRECTION) | {"output_types": output}
-        return await request.door.backend.encode(spec.model, items_of(texts), request.seconds, parameters)
+        parameters = cut_by(spec, parameters, DIRECTION)
+        return await encoded(request, wanted, spec.model, items_of(texts), output, parameters)
 
 
 def _told(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answer:

@@ -17,11 +17,10 @@ from sie_triton.client.types import ExtractResult, ScoreResult
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, TEXT
 from sie_triton.doors.backend import spread
-from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler, post
+from sie_triton.doors.endpoint import Answer, Door, DoorRequest, post
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import AT_MOST, Body, Ignored, ModelName, Texts, Truncation, allowing, check_query
-from sie_triton.doors.json_dialects import answered, entries_of, in_order, items_of
+from sie_triton.doors.json_dialects import answered, encoded, entries_of, in_order, items_of
 from sie_triton.doors.model_choice import ABLE, CLASSES, SCORES, Explaining
 from sie_triton.doors.openai import OPENAI, TextsNotIds, as_base64
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, USAGE, Operation
@@ -84,7 +83,7 @@ class Score(Pooled):
 class Cosines(Score):
     """Body of a request to /score whose model encodes and does not score."""
 
-    fixed: ClassVar[Mapping[str, Any]] = {"output_types": DENSE.name, "normalize": True}
+    fixed: ClassVar[Mapping[str, Any]] = {"normalize": True}
 
 
 class Classify(Pooled):
@@ -126,43 +125,37 @@ def _listed(**properties: Any) -> dict[str, Any]:
 
 
 VECTORS = any_of(NUMBERS, several(NUMBERS), STRING | {"contentEncoding": "base64"})
-OPERATIONS = {
-    "score": Operation(
-        Score,
-        "Scores of pairs of texts, in vLLM's format.",
-        {"text_1": QUERY, "text_2": TEXTS},
-        _listed(object={"const": "score"}, score=NUMBER),
-        FAILURE,
-        SCORES,
-    ),
-    "classify": Operation(
-        Classify,
-        "Scores of the labels of a classifier, in vLLM's format.",
-        {"input": TEXTS},
-        _listed(label=optional(STRING), probs=NUMBERS, num_classes=INTEGER),
-        FAILURE,
-        CLASSES,
-    ),
-    "pooling": Operation(
-        Pooling,
-        "A vector for each text, or for each of its tokens, in vLLM's format.",
-        {"input": TEXTS, "task": "embed"},
-        _listed(object={"const": "pooling"}, data=VECTORS),
-        FAILURE,
-    ),
-}
+OF_SCORE = Operation(
+    Score,
+    "Scores of pairs of texts, in vLLM's format.",
+    {"text_1": QUERY, "text_2": TEXTS},
+    _listed(object={"const": "score"}, score=NUMBER),
+    FAILURE,
+    SCORES,
+)
+OF_CLASSIFY = Operation(
+    Classify,
+    "Scores of the labels of a classifier, in vLLM's format.",
+    {"input": TEXTS},
+    _listed(label=optional(STRING), probs=NUMBERS, num_classes=INTEGER),
+    FAILURE,
+    CLASSES,
+)
+OF_POOLING = Operation(
+    Pooling,
+    "A vector for each text, or for each of its tokens, in vLLM's format.",
+    {"input": TEXTS, "task": "embed"},
+    _listed(object={"const": "pooling"}, data=VECTORS),
+    FAILURE,
+)
 
 
 def routes(door: Door) -> list[Route]:
-    def answering(handler: Handler, name: str) -> DoorEndpoint:
-        document = partial(OPERATIONS[name].document, door.settings.door_max_items)
-        return DoorEndpoint(door, handler, dialect=VLLM, types=[JSON], document=document)
-
     return [
-        post("/score", answering(score, "score"), "vllm_score"),
-        post("/v1/score", answering(score, "score"), "vllm_v1_score"),
-        post("/classify", answering(classify, "classify"), "vllm_classify"),
-        post("/pooling", answering(pooling, "pooling"), "vllm_pooling"),
+        post("/score", OF_SCORE.endpoint(door, score, VLLM), "vllm_score"),
+        post("/v1/score", OF_SCORE.endpoint(door, score, VLLM), "vllm_v1_score"),
+        post("/classify", OF_CLASSIFY.endpoint(door, classify, VLLM), "vllm_classify"),
+        post("/pooling", OF_POOLING.endpoint(door, pooling, VLLM), "vllm_pooling"),
     ]
 
 
@@ -195,7 +188,7 @@ async def _cosines(request: DoorRequest) -> Answer:
     wanted = Cosines.of(request)
     (first, queries), (second, texts) = wanted.lists()
     items = items_of(queries + texts)
-    results = await request.door.backend.encode(wanted.model, items, request.seconds, wanted.options())
+    results = await encoded(request, wanted, wanted.model, items, DENSE.name, wanted.options())
     wanted.check_lengths(results[: len(queries)], first)
     wanted.check_lengths(results[len(queries) :], second)
     vectors = np.stack([result["dense"] for result in results])
@@ -209,7 +202,8 @@ async def classify(request: DoorRequest) -> Answer:
     spec = await door.served.spec(wanted.model)
     if not ABLE[CLASSES](spec):
         raise InputError.at("model", f"{spec.model} returns no {CLASSES} for a text; use another route")
-    results = await door.backend.extract(wanted.model, items, [], None, request.seconds, options)
+    async with Explaining(door, wanted.model, "extract", items, body=wanted):
+        results = await door.backend.extract(wanted.model, items, [], None, request.seconds, options)
     return _told(request, wanted, "classify", [_classes(result) for result in results], results)
 
 
@@ -223,9 +217,7 @@ async def pooling(request: DoorRequest) -> Answer:
     wanted, door = Pooling.of(request), request.door
     items = items_of(wanted.input)
     output = OUTPUTS[wanted.task or _usual_task(await door.served.spec(wanted.model))]
-    options = wanted.options() | {"output_types": output}
-    async with Explaining(door, wanted.model, "encode", items, output):
-        results = await door.backend.encode(wanted.model, items, request.seconds, options)
+    results = await encoded(request, wanted, wanted.model, items, output, wanted.options())
     wanted.check_lengths(results, "input")
     vectors: list[Any] = [result[output] for result in results]  # type: ignore[literal-required]
     if wanted.encoding_format == "base64":

@@ -12,14 +12,10 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     _overdue: asyncio.TimerHandle | None = None
 
-    @property
-    def _read_s(self) -> float:
-        limits: ConnectionLimits = self.app_state.get("limits", ConnectionLimits())
-        return limits.read_s
-
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._overdue = self.loop.call_later(self._read_s, self.transport.abort)
+        limits: ConnectionLimits = self.app_state.get("limits", ConnectionLimits())
+        self._overdue = self.loop.call_later(limits.read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from benchmarks.ports import free_ports
+from sie_triton import SIEClient
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.settings import Settings
 from tests.conftest import Running
@@ -32,4 +33,11 @@ def door(server: Running) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def http(door: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=door, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def ours(server: Running) -> Iterator[SIEClient]:
+    """Client of Triton itself, beside those of the door."""
+    with SIEClient(server.grpc) as client:
         yield client

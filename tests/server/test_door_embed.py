@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sentence_transformers.util import quantize_embeddings
 
-from sie_triton import SIEClient
 from tests.conftest import CLIP, MINILM
 from tests.support.pdfs import pages, pdf_of
 from tests.support.pictures import pictures
@@ -20,19 +19,13 @@ def client(door):
     return cohere.ClientV2("none", base_url=door)
 
 
-@pytest.fixture(scope="module")
-def sie(server):
-    with SIEClient(server.grpc) as client:
-        yield client
-
-
-def test_the_second_version(client, sie):
-    expected = sie.encode(MINILM, TEXTS)
+def test_the_second_version(client, ours):
+    expected = ours.encode(MINILM, TEXTS)
     types = ["float", "int8", "ubinary", "binary"]
     found = client.embed(model=MINILM, texts=TEXTS, input_type="search_document", embedding_types=types)
     np.testing.assert_allclose(found.embeddings.float_, [each["dense"] for each in expected], atol=1e-5)
     for name, given in (("int8", found.embeddings.int8), ("ubinary", found.embeddings.ubinary)):
-        vectors = [each["dense"] for each in sie.encode(MINILM, TEXTS, output_dtype=name)]
+        vectors = [each["dense"] for each in ours.encode(MINILM, TEXTS, output_dtype=name)]
         assert given == [vector.tolist() for vector in vectors]
     signed = quantize_embeddings(np.array([each["dense"] for each in expected]), precision="binary")
     assert found.embeddings.binary == signed.tolist()
@@ -42,16 +35,16 @@ def test_the_second_version(client, sie):
     assert np.shape(short.embeddings.float_) == (3, 8)
 
 
-def test_the_first_version(door, sie):
+def test_the_first_version(door, ours):
     found = cohere.Client("none", base_url=door).embed(model=MINILM, texts=TEXTS, input_type="search_document")
-    np.testing.assert_allclose(found.embeddings, [each["dense"] for each in sie.encode(MINILM, TEXTS)], atol=1e-5)
+    np.testing.assert_allclose(found.embeddings, [each["dense"] for each in ours.encode(MINILM, TEXTS)], atol=1e-5)
 
 
-def test_images(client, sie):
+def test_images(client, ours):
     image = pictures()[0]
     url = "data:image/png;base64," + base64.b64encode(image).decode()
     found = client.embed(model=CLIP, images=[url], input_type="image", embedding_types=["float"])
-    np.testing.assert_allclose(found.embeddings.float_[0], sie.encode(CLIP, {"image": image})["dense"], atol=1e-5)
+    np.testing.assert_allclose(found.embeddings.float_[0], ours.encode(CLIP, {"image": image})["dense"], atol=1e-5)
 
 
 def test_a_pdf_is_refused_by_name(client):

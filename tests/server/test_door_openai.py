@@ -6,7 +6,6 @@ import numpy as np
 import openai
 import pytest
 
-from sie_triton import SIEClient
 from tests.conftest import BGE_M3, CLIP, MINILM, SPLADE
 from tests.support.pictures import pictures
 
@@ -16,12 +15,6 @@ TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇."
 @pytest.fixture(scope="module")
 def client(door):
     with openai.OpenAI(base_url=f"{door}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def ours(server):
-    with SIEClient(server.grpc) as client:
         yield client
 
 

@@ -3,7 +3,6 @@
 import cohere
 import pytest
 
-from sie_triton import SIEClient
 from tests.conftest import COLBERT, CROSS_ENCODER
 
 QUERY = "what climbs on vines?"
@@ -11,13 +10,11 @@ TEXTS = ["Roses climb.", "A ship sails.", "Vines are what grapes climb on.", ""]
 
 
 @pytest.fixture(scope="module")
-def expected(server):
+def expected(ours):
     """(index, score), the best first, and tokens."""
-    with SIEClient(server.grpc) as client:
-        found = client.score(CROSS_ENCODER, QUERY, TEXTS)
-    return [(int(each["item_id"].removeprefix("item-")), each["score"]) for each in found["scores"]], found[
-        "token_count"
-    ]
+    found = ours.score(CROSS_ENCODER, QUERY, TEXTS)
+    ranked = [(int(each["item_id"].removeprefix("item-")), each["score"]) for each in found["scores"]]
+    return ranked, found["token_count"]
 
 
 def pairs(answer):

@@ -7,17 +7,10 @@ import transformers
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
-from sie_triton import SIEClient
 from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE
 from tests.server.conftest import opened
 
 QUERY, TEXTS = "what climbs?", ["Roses climb.", "A ship sails."]
-
-
-@pytest.fixture(scope="module")
-def ours(server):
-    with SIEClient(server.grpc) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +59,6 @@ def test_similarities_by_the_huggingface_inference_client(tei, ours):
     found = client.sentence_similarity(QUERY, TEXTS)
     query, *texts = [each["dense"] for each in ours.encode(MINILM, [QUERY, *TEXTS])]
     assert found == pytest.approx([float(query @ text) for text in texts], abs=1e-6)
-    long = {"inputs": {"source_sentence": QUERY, "sentences": ["x", "roses climb " * 300]}}
-    assert tei.post("/similarity", json=long).status_code == 200
-    refused = tei.post("/similarity", json=long | {"parameters": {"truncate": False}})
-    assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (422, "inputs.sentences[1]")
 
 
 def test_rerank(tei, ours):

@@ -7,24 +7,16 @@ import openai
 import pytest
 import transformers
 
-from sie_triton import SIEClient
 from tests.conftest import CLASSES, CLASSIFIER, COLBERT, CROSS_ENCODER, MINILM
 from tests.support.classifiers import TEXTS as CLASSIFIED
 
 QUERY, TEXTS = "what climbs on vines?", ["Roses climb.", "A ship sails.", "Vines are what grapes climb on.", ""]
-LONG = "roses climb " * 300
 
 
 @pytest.fixture(scope="module")
 def post(door):
     with openai.OpenAI(base_url=door, api_key="none", max_retries=0) as client:
         yield lambda path, **body: client.post(path, cast_to=object, body=body)
-
-
-@pytest.fixture(scope="module")
-def ours(server):
-    with SIEClient(server.grpc) as client:
-        yield client
 
 
 def scores(found):
@@ -57,14 +49,6 @@ def test_pooling_answers_the_vectors_of_the_client(post, ours):
     assert np.array_equal(decoded, expected)
     (rows,) = (each["data"] for each in post("/pooling", model=COLBERT, input=QUERY)["data"])
     assert np.array_equal(np.array(rows, np.float32), ours.encode(COLBERT, QUERY)["multivector"])
-
-
-def test_a_long_text_is_truncated_only_if_the_client_says_so(post, ours):
-    with pytest.raises(openai.BadRequestError, match=r"^.*input\[1\]: is longer") as caught:
-        post("/pooling", model=MINILM, input=["x", LONG])
-    assert (caught.value.type, caught.value.param, caught.value.code) == ("BadRequestError", "input", "400")
-    found = post("/pooling", model=MINILM, input=LONG, truncate_prompt_tokens=-1)
-    assert np.array_equal(np.array(found["data"][0]["data"], np.float32), ours.encode(MINILM, LONG)["dense"])
 
 
 def test_classes_are_those_of_the_library(post, server):

@@ -4,7 +4,6 @@ client → parts of a body → file of the token's shelf → client, a piece at 
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,31 +11,25 @@ from typing import Annotated, Any, BinaryIO, Literal, Self, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import ConfigDict, Field
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.datastructures import UploadFile
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
 from sie_triton.doors.backend import tenant
 from sie_triton.doors.batches.shelf import WITHOUT_TOKEN, Record, Shelf, new_id, to_its_end
 from sie_triton.doors.body import CLOSE, check_head, parts, too_slow
+from sie_triton.doors.body_codec import MULTIPART, media_type
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, delete, get, post
 from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.fields import Body
-from sie_triton.doors.multipart import MULTIPART
+from sie_triton.doors.forms import PIECE_BYTES, read_form
 from sie_triton.doors.openai import FAILURE, OPENAI
 from sie_triton.doors.openapi import operation, posted
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, STRING, closed, record, several
 from sie_triton.settings.secrets import tokens
 
-# It warns of each invalid form, of which the client is told.
-logging.getLogger("python_multipart").setLevel(logging.ERROR)
-
 # Folder of the data directory.
 FILES = "files"
-
-# Bytes after which an upload looks for room again.
-PIECE_BYTES = 1024**2
 
 # Maximum length of a file's name, and of the purpose.
 MAX_NAME = 256
@@ -160,43 +153,21 @@ async def upload(request: DoorRequest) -> Answer:
         raise
 
 
-class Form(MultiPartParser):
-    """Parser of an upload, which writes the file to `file`, and bounds all else."""
-
-    def __init__(self, headers: Headers, body: AsyncGenerator[bytes, None], file: BinaryIO) -> None:
-        super().__init__(headers, body, max_files=1, max_fields=2, max_part_size=MAX_NAME)
-        self._file = file
-
-    def on_headers_finished(self) -> None:
-        self._charset = "utf-8"  # whatever the client's header says
-        super().on_headers_finished()
-        part = self._current_part
-        if part.file is not None or part.field_name == "file":  # which may have no name
-            part.file = UploadFile(self._file, filename=part.file.filename if part.file else "")
-
-
 async def _received(request: DoorRequest, shelf: Shelf, file: BinaryIO) -> str:
     """Write the file of a form as it arrives, and return its name."""
-    kind, limits = request.header("content-type") or "", request.door.limits
-    if kind.partition(";")[0].strip().lower() != MULTIPART:
-        raise Failure("media_type", f"Content-Type: {kind[:80]} is not supported; send {MULTIPART}")
+    kind, limits = request.header("content-type"), request.door.limits
+    media_type(kind, [MULTIPART])
     try:
         async with asyncio.timeout(limits.body_timeout_s) as timeout:
-            form = Form(Headers({"content-type": kind}), _body(request, shelf, timeout), file)
-            found = (await form.parse()).multi_items()
+            found = await read_form(kind or "", _body(request, shelf, timeout), file, max_fields=2, max_bytes=MAX_NAME)
     except TimeoutError as exc:
         raise too_slow(limits) from exc
-    except (MultiPartException, ValueError) as exc:
-        raise invalid("body", f"is no form of a file and its purpose ({exc})") from exc
-    for name, value in found:
-        if name not in ("file", "purpose") or isinstance(value, str) is not (name == "purpose"):
+    for name, value in found.items():
+        if name not in ("file", "purpose") or isinstance(value, UploadFile) is not (name == "file"):
             raise invalid(name[:80] or "body", "is not read here; send a file and its purpose")
-    if len(found) > len(dict(found)):
-        raise invalid("body", "has a part twice; send a file and its purpose")
-    uploaded = dict(found).get("file")
-    if not isinstance(uploaded, UploadFile) or (name := uploaded.filename or "") != name[:MAX_NAME]:
-        raise invalid("file", f"is missing, incomplete, or has a name of more than {MAX_NAME} characters")
-    if dict(found).get("purpose") != "batch":
+    if "file" not in found or len(name := found["file"].filename or "") > MAX_NAME:
+        raise invalid("file", f"is missing, or has a name of more than {MAX_NAME} characters")
+    if found.get("purpose") != "batch":
         raise invalid("purpose", "must be batch")
     return name
 

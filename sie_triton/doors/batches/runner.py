@@ -47,7 +47,7 @@ class BatchRunner:
     async def _look(self) -> None:
         """Begin the oldest batches that may run, and stop those that must."""
         if self._lock is None:
-            self._lock = await asyncio.to_thread(self._take_lock)
+            self._lock = await asyncio.to_thread(lambda: self._locks.lock(0, 1) if self._directory.is_dir() else None)
         if self._lock is None:
             return
         for id in [id for id, (_, task) in self._runs.items() if task.done()]:
@@ -71,9 +71,6 @@ class BatchRunner:
     def _is_allowed(self, folder: str) -> bool:
         """Return whether the token of a folder is one now."""
         return folder in {name or WITHOUT_TOKEN for name in self._door.trust.tenants()}
-
-    def _take_lock(self) -> Lock | None:
-        return self._locks.lock(0, 1) if self._directory.is_dir() else None
 
     def _open_batches(self) -> list[tuple[Shelf, str, bool]]:
         """Return the batches that have not ended, and whether they must, in the order in which they run.

@@ -63,6 +63,8 @@ export class Live {
     this.perSecond = new Series();
     this.queue = new Series();
     this.timestamp = undefined;
+    const titles = CELLS.map(([title]) => element("th", { role: "columnheader", scope: "col", class: "number" }, title));
+    byId("models").tHead.rows[0].append(...titles);
   }
 
   // `models` are those of /v1/models, which tell why a model failed.

@@ -14,17 +14,10 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors import embed, openai, rerank, tei, vllm
 from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, check_query
 from sie_triton.errors import InputError
+from tests.pure.doors.test_doors_dialects import BODIES
 from tests.support.doors import door_of, post
 
-USUAL = {
-    openai.Embeddings: {"model": "m", "input": "x"},
-    rerank.Rerank: {"model": "m", "query": "q", "documents": ["a"]},
-    embed.Embed: {"model": "m", "texts": ["x"]},
-    tei.Embed: {"inputs": "x"},
-    tei.Rerank: {"query": "q", "texts": ["a"]},
-    tei.Similarity: {"inputs": {"source_sentence": "x", "sentences": ["a"]}},
-    vllm.Score: {"model": "m", "text_1": "x", "text_2": ["a"]},
-}
+USUAL = dict(BODIES.values())
 DEEP = [
     (openai.Embeddings, "encoding_format"),
     (openai.Embeddings, "model"),

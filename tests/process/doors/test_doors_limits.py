@@ -19,6 +19,7 @@ from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.http.connection import RESERVED_DESCRIPTORS, affordable
 from tests.support.doors import door_of, knock, listening, post
+from tests.support.joiners import in_loop
 
 HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -35,16 +36,14 @@ def answers(port: int) -> int:
         connection.close()
 
 
-def test_a_task_that_outlives_its_request_holds_no_memory():
-    async def check() -> None:
-        memory = MemoryBudget(100)
-        with memory.held() as held:
-            held.take(40)
-        with pytest.raises(Failure):
-            held.take(50)
-        assert memory.used == 0
-
-    asyncio.run(check())
+@in_loop
+async def test_a_task_that_outlives_its_request_holds_no_memory():
+    memory = MemoryBudget(100)
+    with memory.held() as held:
+        held.take(40)
+    with pytest.raises(Failure):
+        held.take(50)
+    assert memory.used == 0
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1", HEAD, HEAD + b"{"], ids=["nothing", "half a head", "head", "body"])
@@ -185,21 +184,19 @@ def test_bodies_together_are_bounded_and_slow_ones_give_way():
     assert all(answer.startswith(b"HTTP/1.1 503") and b"retry-after" in answer.lower() for answer in told)
 
 
-def test_fast_uploads_are_not_ended_for_others():
-    async def run():
-        held_by_all = MemoryBudget(100)
-        with held_by_all.held() as first, held_by_all.held() as second:
-            first.end_upload = lambda: pytest.fail("it was ended")
-            first.take(80)
-            with pytest.raises(Failure) as failure:
-                second.take(30)
-            second.take(20)
-            assert failure.value.retry_after_s
-        assert held_by_all.used == 0
-        with held_by_all.held() as third:
-            third.take(100)
-
-    asyncio.run(run())
+@in_loop
+async def test_fast_uploads_are_not_ended_for_others():
+    held_by_all = MemoryBudget(100)
+    with held_by_all.held() as first, held_by_all.held() as second:
+        first.end_upload = lambda: pytest.fail("it was ended")
+        first.take(80)
+        with pytest.raises(Failure) as failure:
+            second.take(30)
+        second.take(20)
+        assert failure.value.retry_after_s
+    assert held_by_all.used == 0
+    with held_by_all.held() as third:
+        third.take(100)
 
 
 def test_a_decoded_body_counts_towards_the_memory_limit():
@@ -208,44 +205,38 @@ def test_a_decoded_body_counts_towards_the_memory_limit():
         assert post(door_of(door_max_memory_bytes=max_bytes)[0], json=None, content=content).status_code == status
 
 
-def test_an_upload_that_was_ended_takes_no_more():
-    async def run():
-        all_memory = MemoryBudget(100)
-        with all_memory.held() as slow:
-            slow.end_upload = lambda: None  # its task is about to run with another chunk
-            slow.take(50)
-            slow.cut()
-            with pytest.raises(Failure):
-                slow.take(1)
-            assert all_memory.used == 0
-
-    asyncio.run(run())
+@in_loop
+async def test_an_upload_that_was_ended_takes_no_more():
+    all_memory = MemoryBudget(100)
+    with all_memory.held() as slow:
+        slow.end_upload = lambda: None  # its task is about to run with another chunk
+        slow.take(50)
+        slow.cut()
+        with pytest.raises(Failure):
+            slow.take(1)
+        assert all_memory.used == 0
 
 
-def test_no_upload_is_ended_where_that_is_not_enough():
-    async def run():
-        all_memory = MemoryBudget(100, slow_s=-1.0)
-        with all_memory.held() as done, all_memory.held() as slow, all_memory.held() as other:
-            slow.end_upload = lambda: pytest.fail("it was ended")
-            done.take(80)
-            slow.take(10)
-            with pytest.raises(Failure):
-                other.take(30)
-
-    asyncio.run(run())
+@in_loop
+async def test_no_upload_is_ended_where_that_is_not_enough():
+    all_memory = MemoryBudget(100, slow_s=-1.0)
+    with all_memory.held() as done, all_memory.held() as slow, all_memory.held() as other:
+        slow.end_upload = lambda: pytest.fail("it was ended")
+        done.take(80)
+        slow.take(10)
+        with pytest.raises(Failure):
+            other.take(30)
 
 
-def test_no_more_uploads_are_ended_than_needed():
-    async def run():
-        all_memory, ended = MemoryBudget(100, slow_s=-1.0), []
-        with all_memory.held() as oldest, all_memory.held() as later, all_memory.held() as other:
-            for name, each in (("oldest", oldest), ("later", later)):
-                each.end_upload = lambda name=name: ended.append(name)
-                each.take(40)
-            other.take(60)
-            assert (ended, all_memory.used) == (["oldest"], 100)
-
-    asyncio.run(run())
+@in_loop
+async def test_no_more_uploads_are_ended_than_needed():
+    all_memory, ended = MemoryBudget(100, slow_s=-1.0), []
+    with all_memory.held() as oldest, all_memory.held() as later, all_memory.held() as other:
+        for name, each in (("oldest", oldest), ("later", later)):
+            each.end_upload = lambda name=name: ended.append(name)
+            each.take(40)
+        other.take(60)
+        assert (ended, all_memory.used) == (["oldest"], 100)
 
 
 def test_commas_in_strings_are_no_values():
@@ -350,23 +341,21 @@ def test_a_large_body_is_decoded_beside_the_loop(monkeypatch):
     assert [each is threading.main_thread() for each in threads] == [True, False]
 
 
-def test_an_upload_ended_for_others_gets_the_reason():
-    async def run():
-        all_memory = MemoryBudget(10, slow_s=-1.0)
-        with all_memory.held() as slow, all_memory.held() as other:
-            messages = iter([{"type": "http.request", "body": b"x" * 8, "more_body": True}])
+@in_loop
+async def test_an_upload_ended_for_others_gets_the_reason():
+    all_memory = MemoryBudget(10, slow_s=-1.0)
+    with all_memory.held() as slow, all_memory.held() as other:
+        messages = iter([{"type": "http.request", "body": b"x" * 8, "more_body": True}])
 
-            async def receive():
-                for message in messages:
-                    return message
-                other.take(5)
-                return await asyncio.Event().wait()
+        async def receive():
+            for message in messages:
+                return message
+            other.take(5)
+            return await asyncio.Event().wait()
 
-            with pytest.raises(Failure) as failure:
-                await body.read_body(receive, {}, 100, slow, DoorLimits(body_timeout_s=600.0))
-            assert (failure.value.status, all_memory.used) == (503, 5)
-
-    asyncio.run(run())
+        with pytest.raises(Failure) as failure:
+            await body.read_body(receive, {}, 100, slow, DoorLimits(body_timeout_s=600.0))
+        assert (failure.value.status, all_memory.used) == (503, 5)
 
 
 def test_each_part_of_a_body_extends_its_time():

@@ -24,7 +24,7 @@ def door(tmp_path, monkeypatch):
     async def only(self):
         return "dense vectors", MODEL
 
-    monkeypatch.setattr(Capable, "any", only)
+    monkeypatch.setattr(Capable, "default", only)
     door, backend = door_of(data_dir=tmp_path)
     status = door.settings.status_dir
     status.mkdir(parents=True, exist_ok=True)

@@ -66,44 +66,51 @@ OPTIONS = {
 }
 
 
-def rows(table):
-    return [(f"^{field}: ", value) for field, values in table.items() for value in values]
+TIMEOUTS = [float("inf"), float("nan"), 0, -1, 1e300, 10**400, "5", True]
+CALLS = {
+    "encode": lambda client, items: client.encode(MODEL, items),
+    "score": lambda client, items: client.score(MODEL, "query", items),
+    "extract": lambda client, items: client.extract(MODEL, items, ["a"]),
+    "query": lambda client, query: client.score(MODEL, query, ["a"]),
+    "labels": lambda client, labels: client.extract(MODEL, "text", labels),
+    "entities": lambda client, given: client.extract(MODEL, given[0], entities=given[1]),
+    "named": lambda client, options: client.extract(MODEL, "a", ["a"], **options),
+    "options": lambda client, options: client.encode(MODEL, "a", options=options),
+    "timeout": lambda client, timeout: client.encode(MODEL, "a", timeout=timeout),
+    "encode model": lambda client, model: client.encode(model, "a"),
+    "score model": lambda client, model: client.score(model, "a", ["b"]),
+    "extract model": lambda client, model: client.extract(model, "a", ["b"]),
+}
+GIVEN = {
+    **dict.fromkeys(("encode", "score", "extract"), ITEMS),
+    **{f"{verb} model": {"model": [None, "", b"a", 3]} for verb in ("encode", "score", "extract")},
+    "query": {"query[^:]*": [None, b"a", {"txt": "a"}, {}, ["a"], {"image": b""}]},
+    "labels": LABELS,
+    "entities": ENTITIES,
+    "named": OPTIONS_OF_EXTRACT,
+    "options": OPTIONS,
+    "timeout": {"timeout": TIMEOUTS},
+}
+CASES = [(call, field, value) for call, table in GIVEN.items() for field, values in table.items() for value in values]
 
 
-@pytest.mark.parametrize(("field", "items"), rows(ITEMS))
-def test_items(kind, items, field):
+@pytest.mark.parametrize(("call", "field", "value"), CASES)
+def test_a_wrong_argument_is_named(kind, call, field, value):
     with kind(NOBODY) as client:
-        for call in (
-            lambda: client.encode(MODEL, items),
-            lambda: client.score(MODEL, "query", items),
-            lambda: client.extract(MODEL, items, ["a"]),
-        ):
-            raises_exactly(call, InputError, field)
+        raises_exactly(lambda: CALLS[call](client, value), InputError, f"^{field}: ")
 
 
-@pytest.mark.parametrize("query", [None, b"a", {"txt": "a"}, {}, ["a"], {"image": b""}])
-def test_queries(kind, query):
-    with kind(NOBODY) as client:
-        raises_exactly(lambda: client.score(MODEL, query, ["a"]), InputError, "^query")
+URLS = [
+    *("https://host", "http://host", "ftp://host:8000", "host", "", "http://:8000", "http://ho st:8000"),
+    *("http://host:99999", "http://[::1:8000", "http://host:8000?key=1", "grpc://host:8001/path"),
+    *("host:8001/path", None, 8000),
+]
+OF_ALL_CALLS = {"url": URLS, "timeout": TIMEOUTS, "max_concurrency": [0, -1, 1.5, None]}
 
 
-@pytest.mark.parametrize(("field", "labels"), rows(LABELS))
-def test_labels(kind, labels, field):
-    with kind(NOBODY) as client:
-        raises_exactly(lambda: client.extract(MODEL, "text", labels), InputError, field)
-
-
-@pytest.mark.parametrize(("field", "given"), rows(ENTITIES))
-def test_entities(kind, given, field):
-    items, entities = given
-    with kind(NOBODY) as client:
-        raises_exactly(lambda: client.extract(MODEL, items, entities=entities), InputError, field)
-
-
-@pytest.mark.parametrize(("field", "options"), rows(OPTIONS_OF_EXTRACT))
-def test_options_of_extract(kind, options, field):
-    with kind(NOBODY) as client:
-        raises_exactly(lambda: client.extract(MODEL, "a", ["a"], **options), InputError, field)
+@pytest.mark.parametrize(("name", "value"), [(name, each) for name, values in OF_ALL_CALLS.items() for each in values])
+def test_a_wrong_argument_of_the_client_is_named(kind, name, value):
+    raises_exactly(lambda: kind(**{"url": NOBODY, name: value}), InputError, f"^{name}: ")
 
 
 def test_an_unknown_argument_is_refused(kind):
@@ -111,51 +118,10 @@ def test_an_unknown_argument_is_refused(kind):
         client.extract(MODEL, "a", label=["a"])
 
 
-@pytest.mark.parametrize("model", [None, "", b"a", 3])
-def test_model_names(kind, model):
-    with kind(NOBODY) as client:
-        for call in (
-            lambda: client.encode(model, "a"),
-            lambda: client.score(model, "a", ["b"]),
-            lambda: client.extract(model, "a", ["b"]),
-        ):
-            raises_exactly(call, InputError, "^model: ")
-
-
-@pytest.mark.parametrize(("field", "options"), rows(OPTIONS))
-def test_options(kind, options, field):
-    with kind(NOBODY) as client:
-        raises_exactly(lambda: client.encode(MODEL, "a", options=options), InputError, field)
-
-
-@pytest.mark.parametrize("timeout", [float("inf"), float("nan"), 0, -1, 1e300, 10**400, "5", True])
-def test_timeouts(kind, timeout):
-    raises_exactly(lambda: kind(NOBODY, timeout=timeout), InputError, "^timeout: ")
-    with kind(NOBODY) as client:
-        raises_exactly(lambda: client.encode(MODEL, "a", timeout=timeout), InputError, "^timeout: ")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("https://host", "http://host", "ftp://host:8000", "host", "", "http://:8000", "http://ho st:8000"),
-        *("http://host:99999", "http://[::1:8000", "http://host:8000?key=1", "grpc://host:8001/path"),
-        *("host:8001/path", None, 8000),
-    ],
-)
-def test_urls(kind, url):
-    raises_exactly(lambda: kind(url), InputError, "^url: ")
-
-
 def test_a_password_is_not_repeated(kind):
     with pytest.raises(InputError, match=r"^url: ") as caught:
         kind("http://user:secret@host:8000")
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("number", [0, -1, 1.5, None])
-def test_concurrency(kind, number):
-    raises_exactly(lambda: kind(NOBODY, max_concurrency=number), InputError, "^max_concurrency: ")
 
 
 def test_no_items_no_results(kind):

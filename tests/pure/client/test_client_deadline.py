@@ -1,17 +1,16 @@
 """The caller's timeout on a fake clock: the timeout that the server receives, and the transport's own."""
 
-import time
 from itertools import pairwise
 
 import pytest
-from tenacity import Retrying
 
 from sie_triton import BusyError, InputError
 from sie_triton.client import retry
+from sie_triton.client.connections import finished
 from sie_triton.client.failures import StageDied
 from sie_triton.client.limits import ClientLimits
-from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
-from sie_triton.errors import Unreachable
+from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline, repeated
+from sie_triton.errors import SIEError, Unreachable
 
 
 @pytest.fixture
@@ -19,8 +18,6 @@ def clock(monkeypatch) -> list[float]:
     """Seconds; only sleeping moves it."""
     now = [1000.0]
     monkeypatch.setattr(retry, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     return now
 
 
@@ -63,6 +60,25 @@ def test_without_a_timeout_none_is_sent(clock, transport):
     assert deadline.wait_s(transport) == NETWORK_TIMEOUT_S
 
 
+def tried(clock, timeout, errors, *, is_met=True):
+    """Return the answer, or the error, of a call that fails with each of the errors, and the seconds of its tries."""
+    started, tries = clock[0], []
+
+    async def call():
+        tries.append(clock[0] - started)
+        for error in errors:
+            raise error
+        return "answer"
+
+    async def sleep(seconds):
+        clock[0] += seconds
+
+    try:
+        return finished(repeated(call, Deadline.after(timeout), lambda: is_met, sleep)), tries
+    except SIEError as exc:
+        return exc, tries
+
+
 @pytest.mark.parametrize(
     ("timeout", "is_met", "error", "seconds"),
     [
@@ -79,14 +95,8 @@ def test_without_a_timeout_none_is_sent(clock, transport):
 )
 def test_retries_end_at_the_deadline(clock, timeout, is_met, error, seconds):
     """No wait goes beyond it; the longest between two attempts is 2 s."""
-    started, attempts = clock[0], []
-
-    def fail():
-        attempts.append(clock[0] - started)
-        raise error("no")
-
-    with pytest.raises(error):
-        Retrying(**Deadline.after(timeout).retrying(lambda: is_met))(fail)
+    answer, attempts = tried(clock, timeout, iter(lambda: error("no"), None), is_met=is_met)
+    assert isinstance(answer, error)
     assert seconds - 2 <= attempts[-1] <= seconds
     assert (len(attempts) > 1) == (seconds > 0)
 
@@ -94,20 +104,8 @@ def test_retries_end_at_the_deadline(clock, timeout, is_met, error, seconds):
 @pytest.mark.parametrize(("num_deaths", "is_answered"), [(3, True), (4, False)])
 def test_a_request_whose_stage_dies_is_sent_again_a_few_times(clock, num_deaths, is_answered):
     """It may be why: Triton notices a death after a second, and a new stage takes seconds."""
-    errors = [BusyError("no"), *[StageDied("Stub process 'x' is not healthy.")] * num_deaths]
-    started, attempts = clock[0], []
-
-    def fail():
-        attempts.append(clock[0] - started)
-        if errors:
-            raise errors.pop(0)
-        return "answer"
-
-    retrying = Retrying(**Deadline.after(60).retrying(lambda: True))
-    if is_answered:
-        assert retrying(fail) == "answer"
-        assert [round(b - a) for a, b in pairwise(attempts[1:])] == [1, 2, 4]
-    else:
-        with pytest.raises(StageDied):
-            retrying(fail)
-        assert len(attempts) == 5
+    errors = iter([BusyError("no"), *[StageDied("Stub process 'x' is not healthy.")] * num_deaths])
+    answer, attempts = tried(clock, 60, errors)
+    assert (answer == "answer") is is_answered
+    assert isinstance(answer, StageDied) is not is_answered
+    assert [round(b - a) for a, b in pairwise(attempts[1:])] == [1, 2, 4]

@@ -12,6 +12,7 @@ from sie_triton.client.calls import EncodeCall, ExtractCall
 from sie_triton.client.types import ExtractOptions
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import InputError
+from tests.pure.client.test_client_results import Response
 
 NONE = {"entities": [], "relations": [], "classifications": [], "objects": [], "data": {}}
 SPAN = {"start": 0, "end": 1, "label": "größe"}
@@ -81,20 +82,16 @@ def test_parameters(options, parameters):
     assert call("a", **options).arguments(slice(0, 1))["parameters"] == parameters
 
 
-class Response(dict):
-    as_numpy = dict.get
-
-    def __init__(self, *found):
-        timing = np.arange(len(TIMING_FIELDS), dtype=np.float32)
-        extraction = np.array([json.dumps(each).encode() for each in found], np.object_)
-        super().__init__(extraction=extraction, token_count=np.arange(len(found)) + 3, timing_ms=timing)
+def response_of(*found):
+    extraction = np.array([json.dumps(each).encode() for each in found], np.object_)
+    return Response(extraction=extraction, token_count=np.arange(len(found)) + 3)
 
 
 def test_each_item_gets_its_own_findings():
     found = [{**NONE, "entities": [{"text": text}]} for text in "abc"]
     made = call(["a", {"text": "b", "id": "mine"}, {"text": "c", "id": 0}])
     made.pieces = [slice(0, 2), slice(2, 3)]
-    first, second, third = made.results([Response(*found[:2]), Response(found[2])])
+    first, second, third = made.results([response_of(*found[:2]), response_of(found[2])])
     timing = {f"{name}_ms": i for i, name in enumerate(TIMING_FIELDS)}
     assert first == {**found[0], "token_count": 3, "timing": timing}
     assert second == {**found[1], "token_count": 4, "timing": timing, "id": "mine"}
@@ -102,14 +99,14 @@ def test_each_item_gets_its_own_findings():
 
 
 def test_one_item_one_result():
-    (alone,) = call(["a"]).results([Response(NONE)])
-    assert call("a").results([Response(NONE)]) == alone
-    assert call({"text": "a", "id": "x"}).results([Response(NONE)]) == {**alone, "id": "x"}
+    (alone,) = call(["a"]).results([response_of(NONE)])
+    assert call("a").results([response_of(NONE)]) == alone
+    assert call({"text": "a", "id": "x"}).results([response_of(NONE)]) == {**alone, "id": "x"}
 
 
 def test_a_model_that_only_extracts_refuses_encode():
     with pytest.raises(InputError, match=r"^model: does not encode; call extract$"):
-        EncodeCall(tritonclient.grpc, "org/model", "a", {}).results([Response(NONE)])
+        EncodeCall(tritonclient.grpc, "org/model", "a", {}).results([response_of(NONE)])
 
 
 def test_lists_of_relations_and_examples_are_sent_as_json():

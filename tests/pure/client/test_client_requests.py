@@ -10,15 +10,9 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import InputError, SIEClient
 from sie_triton.client.calls import PIECE_BYTES, EncodeCall, ExtractCall
 from sie_triton.contract.tensors import TIMING_FIELDS
+from tests.pure.client.test_client_results import Response
 
 MODEL = "org/model"
-
-
-class Response(dict):
-    as_numpy = dict.get
-
-    def get_response(self):
-        return {"outputs": [{"name": name} for name in self]}
 
 
 def answer(num_items: int) -> Response:

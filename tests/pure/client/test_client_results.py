@@ -16,7 +16,7 @@ class Response(dict):
 
     def __init__(self, **tensors) -> None:
         timing = np.arange(len(TIMING_FIELDS), dtype=np.float32)
-        super().__init__(token_count=np.array([3, 4, 5], np.int32), timing_ms=timing, **tensors)
+        super().__init__({"token_count": np.array([3, 4, 5], np.int32), "timing_ms": timing, **tensors})
 
     as_numpy = dict.get
 

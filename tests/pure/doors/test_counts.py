@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sie_triton.doors import counts
-from sie_triton.doors.counts import DIRECTORY, GAUGES, NUM_BYTES, TOTALS, exposition, forget_dead, reserve_files
+from sie_triton.doors.counts import DIRECTORY, GAUGES, NUM_BYTES, TOTALS, exposition, reserve_files
+from sie_triton.system.host.files import reserve
 
 ROOT = Path(__file__).parents[3]
 KINDS = (*TOTALS, *GAUGES)
@@ -84,16 +85,12 @@ def test_no_file_is_renamed_while_metrics_are_read(tmp_path, monkeypatch):
     assert locked == [True, True, True]
 
 
-def test_gauges_of_processes_that_have_ended_are_removed(tmp_path):
-    own, other = f"gauge_livemax_{os.getpid()}.db", "gauge_livesum_999999999.db"
-    for name in (own, other, "counter_999999999.db"):
-        (tmp_path / name).touch()
-    forget_dead(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {own, "counter_999999999.db"}
-
-
-def test_who_asks_for_metrics_gets_none_of_a_process_that_has_ended(tmp_path, monkeypatch):
+def test_who_asks_for_metrics_gets_no_gauge_of_a_process_that_has_ended(tmp_path, monkeypatch):
+    """Its totals stay."""
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
-    (tmp_path / "gauge_livemax_999999999.db").touch()
+    for kind in KINDS:
+        reserve(tmp_path / f"{kind}_999999999.db", NUM_BYTES)
+    reserve(tmp_path / f"gauge_livemax_{os.getpid()}.db", NUM_BYTES)
     exposition()
-    assert list(tmp_path.iterdir()) == []
+    kept = (*(f"{kind}_999999999.db" for kind in TOTALS), f"gauge_livemax_{os.getpid()}.db")
+    assert names(tmp_path) == {*kept}

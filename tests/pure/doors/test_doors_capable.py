@@ -37,6 +37,9 @@ class Triton:
     async def specs(self):
         return [*self._specs.values()]
 
+    async def specs_of(self, names):
+        return [await self.spec(name) for name in names if name in self._specs or self.is_away]
+
     async def spec(self, model):
         if self.is_away:
             raise Unreachable("nobody answers")

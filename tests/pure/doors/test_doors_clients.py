@@ -5,7 +5,6 @@ import asyncio
 import cohere
 import httpx
 import httpx2
-import numpy as np
 import openai
 import pytest
 
@@ -14,34 +13,27 @@ from sie_triton.doors.endpoint import Door
 from sie_triton.errors import LoadError, ModelLoading
 from sie_triton.records.request_limit import too_many
 from sie_triton.settings import Settings
-
-TIMING = dict.fromkeys(
-    ("queue_ms", "preprocess_ms", "batch_wait_ms", "inference_ms", "postprocess_ms", "total_ms", "loading_ms"), 1.0
-)
-VECTOR = np.array([0.25, 0.5], np.float32)
+from tests.support.doors import FakeBackend
 
 LOADING = ModelLoading("timeout: passed while the model is being loaded (1 of 2 GB)")
 FULL = too_many(512)
 CORRUPT = LoadError("model.safetensors is cut off", "corrupt").refusal("replace the file")
 
 
-class Triton:
+class Triton(FakeBackend):
     """Backend that raises each of `failures` once, then answers."""
 
-    grpc_port = 0
-
     def __init__(self, *failures):
+        super().__init__()
         self.failures, self.num_asked = list(failures), 0
 
-    async def encode(self, model, items, seconds, parameters):
+    async def encode(self, *given):
         self._fail()
-        return [{"dense": VECTOR, "token_count": 3, "timing": TIMING} for _ in items]
+        return await super().encode(*given)
 
-    async def score(self, model, query, items, seconds, parameters):
+    async def score(self, *given):
         self._fail()
-        last_first = reversed(range(len(items)))
-        scores = [{"item_id": f"item-{i}", "score": i / 16, "rank": rank} for rank, i in enumerate(last_first)]
-        return {"model": model, "scores": scores, "token_count": 3, "timing": TIMING}
+        return await super().score(*given)
 
     def _fail(self):
         self.num_asked += 1
@@ -112,7 +104,7 @@ def test_openais_client_does_not_retry_permanent_errors(waits):
 def test_openais_client_needs_a_valid_token():
     triton = Triton()
     door = door_before(triton, auth_mode="static", auth_tokens="good,better")
-    assert asyncio.run(embedded(door, "better")).data[0].embedding == VECTOR.tolist()
+    assert asyncio.run(embedded(door, "better")).data[0].embedding == [1.0] * 4
     with pytest.raises(openai.AuthenticationError, match="bearer token is missing or wrong") as caught:
         asyncio.run(embedded(door, "bad"))
     assert (caught.value.code, triton.num_asked) == ("invalid_api_key", 1)

@@ -105,20 +105,11 @@ def test_an_item_without_content_is_refused():
 
 def test_vectors_are_returned_by_their_type():
     exact = np.array([0.5, -1.0], np.float32)
-    results = {
-        "float32": [{"dense": exact, "token_count": 3}, {"dense": -exact, "token_count": 4}],
-        "ubinary": [{"dense": np.array([0b1000_0001, 0, 255], np.uint8), "token_count": 3}] * 2,
-    }
-    types = ["float", "base64", "binary", "ubinary"]
-    body = answer("2", asked(BODY | {"embedding_types": types}), results)
-    assert list(body["embeddings"]) == types
-    assert body["embeddings"]["float"][1].tolist() == [-0.5, 1.0]
+    results = {"float32": [{"dense": exact, "token_count": 3}, {"dense": -exact, "token_count": 4}]}
+    body = answer("2", asked(BODY | {"embedding_types": ["float", "base64"]}), results)
+    assert (list(body["embeddings"]), body["response_type"]) == (["float", "base64"], "embeddings_by_type")
     assert np.frombuffer(base64.b64decode(body["embeddings"]["base64"][0]), "<f4").tolist() == [0.5, -1.0]
-    assert body["embeddings"]["binary"][0].tolist() == [1, -128, 127]
-    assert body["embeddings"]["ubinary"][0].tolist() == [129, 0, 255]
-    assert body["texts"] == ["a", "b"]
     assert body["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}
-    assert body["response_type"] == "embeddings_by_type"
 
 
 def test_the_first_version_returns_vectors_without_their_type_by_default():

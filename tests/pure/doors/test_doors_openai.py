@@ -1,17 +1,9 @@
 """OpenAI's bodies → requests; results → its responses."""
 
-import base64
-
-import numpy as np
 import pytest
 
-from sie_triton.doors.failures import Failure, invalid
-from sie_triton.doors.openai import Embeddings, answer, error
+from sie_triton.doors.openai import Embeddings
 from sie_triton.errors import InputError
-
-WRONG = "invalid_request_error"
-VECTORS = np.array([[0.1, -2.5], [3e-8, 1.0]], np.float32)
-RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECTORS, (3, 4), strict=True)]
 
 
 def asked(body):
@@ -81,34 +73,3 @@ def test_what_is_no_message_of_one_item_is_refused_by_name(body, field):
     with pytest.raises(InputError) as caught:
         asked({"model": "m", **body}).items()
     assert caught.value.field == field
-
-
-def test_floats_and_usage():
-    found = answer("m", RESULTS, is_base64=False)
-    assert [each["index"] for each in found["data"]] == [0, 1]
-    np.testing.assert_array_equal([each["embedding"] for each in found["data"]], VECTORS)
-    assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
-    assert (found["object"], found["model"], found["data"][0]["object"]) == ("list", "m", "embedding")
-
-
-def test_base64_is_little_endian_float32():
-    found = answer("m", RESULTS, is_base64=True)
-    decoded = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in found["data"]]
-    np.testing.assert_array_equal(decoded, VECTORS)
-
-
-@pytest.mark.parametrize(
-    ("failure", "kind", "param", "code"),
-    [
-        (invalid("input[3]", "must be a string"), WRONG, "input", "invalid_input"),
-        (Failure("input", "parameter dimensions: 0 …", field="dimensions"), WRONG, "dimensions", "invalid_input"),
-        (invalid("text[2]", "is not …"), WRONG, "input", "invalid_input"),
-        (Failure("not_served", "model: x is not served", field="model"), WRONG, "model", "model_not_found"),
-        (Failure("unauthorized", "the token …"), WRONG, None, "invalid_api_key"),
-        (Failure("busy", "lanes: are full"), "rate_limit_error", None, "queue_full"),
-        (Failure("model_loading", "timeout: …"), "server_error", None, "model_loading"),
-        (Failure("model", "it broke"), "server_error", None, "inference_error"),
-    ],
-)
-def test_failures_have_its_shape(failure, kind, param, code):
-    assert error(failure) == {"error": {"message": failure.message, "type": kind, "param": param, "code": code}}

@@ -48,12 +48,6 @@ def test_a_search_unit_is_a_hundred_documents():
     assert units == [1, 1, 2]
 
 
-def test_documents_come_back_when_asked_for():
-    documents = ["a", {"text": "b", "title": "B"}]
-    found = answer("1", asked({**BODY, "documents": documents, "return_documents": True}), [0.5, 0.25], 1)
-    assert [each["document"] for each in found["results"]] == [{"text": "a"}, documents[1]]
-
-
 class Counting(dict):
     """A document that counts how often a field of it is looked up."""
 

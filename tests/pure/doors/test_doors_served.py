@@ -3,6 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from sie_triton.doors import served as module
 from sie_triton.doors.backend import States
 from sie_triton.doors.served import ServedModels
@@ -30,10 +32,16 @@ class Backend:
         return States({"a": f"{self.num_asked}"}, {}, {}, module.monotonic())
 
 
-def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
+@pytest.fixture
+def known(monkeypatch):
+    """The time, a backend, and what the door knows of it."""
     now, backend = [1000.0], Backend()
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    served = ServedModels(Settings(), backend)
+    return now, backend, ServedModels(Settings(), backend)
+
+
+def test_a_changed_model_is_read_again_after_half_a_minute(known):
+    now, backend, served = known
 
     async def length() -> int:
         return (await served.spec("org/m")).max_sequence_length
@@ -48,10 +56,8 @@ def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
     assert asyncio.run(lengths()) == [128, 128, 256]
 
 
-def test_a_request_gets_the_old_specification_while_a_new_one_is_read(monkeypatch):
-    now, backend = [1000.0], Backend()
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    served = ServedModels(Settings(), backend)
+def test_a_request_gets_the_old_specification_while_a_new_one_is_read(known):
+    now, backend, served = known
 
     async def length() -> int:
         found = await served.recent("org/m", 5)
@@ -68,11 +74,9 @@ def test_a_request_gets_the_old_specification_while_a_new_one_is_read(monkeypatc
     assert asyncio.run(lengths()) == [128, 128, 256]
 
 
-def test_the_controller_is_asked_once_in_a_fifth_of_a_second(monkeypatch):
+def test_the_controller_is_asked_once_in_a_fifth_of_a_second(known):
     """Many clients that ask for the state of models at once are one question to the controller."""
-    now, backend = [1000.0], Backend()
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    served = ServedModels(Settings(), backend)
+    now, _, served = known
 
     async def answers() -> list[str]:
         found = []

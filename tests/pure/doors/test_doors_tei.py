@@ -14,7 +14,7 @@ from sie_triton.doors.model_choice import (
     Capable,
     able,
 )
-from sie_triton.doors.tei import rerank_answer, sparse_answer
+from sie_triton.doors.tei import rerank_answer
 from sie_triton.errors import InputError
 from tests.support.doors import TIMING, door_of, post
 from tests.support.stages import spec
@@ -156,13 +156,6 @@ def test_the_path_without_a_name_is_the_route_of_what_the_model_returns(serving,
 def test_parameters_of_classes_are_refused_unless_empty():
     with pytest.raises(InputError, match=r"^parameters: "):
         tei.Predict.read({"inputs": "x", "parameters": {"top_k": 1}}, 100)
-
-
-def test_sparse_vectors():
-    sparse = {"indices": np.array([3, 7], np.int32), "values": np.array([0.5, 1.5], np.float32)}
-    none = {"indices": np.zeros(0, np.int32), "values": np.zeros(0, np.float32)}
-    found = sparse_answer([{"sparse": sparse}, {"sparse": none}])
-    assert found == [[{"index": 3, "value": 0.5}, {"index": 7, "value": 1.5}], []]
 
 
 def test_a_classifier_gives_its_own_numbers_on_request():

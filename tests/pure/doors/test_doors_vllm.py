@@ -1,14 +1,18 @@
 """vLLM's bodies → requests; results → its responses."""
 
-import base64
-
 import numpy as np
 import pytest
 
+from sie_triton.contract import VERBS, check_parameters
+from sie_triton.doors.embed import Embed
 from sie_triton.doors.failures import Failure, invalid
+from sie_triton.doors.model_choice import Capable
+from sie_triton.doors.openai import Embeddings
 from sie_triton.doors.served import ServedModels
-from sie_triton.doors.vllm import PAIRS, error
+from sie_triton.doors.tei_bodies import Embed as TeiEmbed
+from sie_triton.doors.vllm import PAIRS, Cosines, Pooling, error
 from sie_triton.errors import InputError
+from sie_triton.models.families import model_of
 from tests.support.doors import TIMING, door_of, post
 from tests.support.stages import spec
 
@@ -113,6 +117,32 @@ def test_a_model_that_encodes_answers_cosines_of_each_pair(serving, monkeypatch)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "normalize")
 
 
+ENCODED = {
+    "/v1/embeddings": ({"model": "org/m", "input": "a"}, Embeddings),
+    "/v2/embed": ({"model": "org/m", "texts": ["a"]}, Embed),
+    "/pooling": (POOLING, Pooling),
+    "/score": (SCORE, Cosines),
+    "/embed": ({"inputs": "a"}, TeiEmbed),
+}
+
+
+@pytest.mark.parametrize("path", ENCODED)
+def test_an_unknown_parameter_is_refused_with_those_that_the_route_takes(serving, monkeypatch, path):
+    async def chosen(self, what):
+        return spec(model="org/m")
+
+    monkeypatch.setattr(Capable, "spec", chosen)
+    (door, backend, _), (body, kind) = serving, ENCODED[path]
+    known = VERBS["encode"].all_parameters(model_of(spec()))
+    with pytest.raises(InputError) as caught:
+        check_parameters({"no_such": 1}, known)
+    backend.failure = caught.value
+    refused = post(door, body | {"no_such": 1}, path)
+    listed = set(refused.text.partition("allowed are ")[2].partition('"')[0].split(", "))
+    assert refused.status_code in (400, 422)
+    assert listed == known.keys() - kind.hidden()
+
+
 @pytest.mark.parametrize(("cut", "field"), [({0}, "text_1"), ({2}, "text_2")])
 def test_a_text_of_a_pair_that_is_too_long_to_encode_is_named(serving, cut, field):
     door, backend, _ = serving
@@ -182,13 +212,6 @@ def test_a_task_of_pooling_is_an_output(serving, dims, task, output):
     assert [{**each, "data": len(each["data"])} for each in answer["data"]] == [
         {"index": i, "object": "pooling", "data": 4} for i in range(2)
     ]
-
-
-def test_a_vector_as_base64(serving):
-    door, _, _ = serving
-    answer = post(door, POOLING | {"encoding_format": "base64", "endianness": "little"}, "/pooling").json()
-    for each in answer["data"]:
-        np.testing.assert_array_equal(np.frombuffer(base64.b64decode(each["data"]), "<f4"), np.ones(4, np.float32))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Requests of one text each that share calls of Triton: each keeps its id, deadline, cancellation, memory and error."""
 
 import asyncio
+import inspect
 from contextvars import copy_context
 from dataclasses import replace
+from functools import wraps
 
 import pytest
 from hypothesis import given
@@ -101,22 +103,27 @@ class Clients:
         assert not self.shared._tasks
 
 
-def runs(function):
+def runs(max_waiting=1000, **changed):
     """Run a test in an event loop, with clients; at the end all calls end, and nothing is left."""
 
-    def run() -> None:
-        async def check() -> None:
-            clients = Clients()
-            await function(clients)
-            await clients.end_all()
+    def decorate(function):
+        @wraps(function)
+        def run(**fixtures) -> None:
+            async def check() -> None:
+                clients = Clients(max_waiting, replace(LIMITS, **changed))
+                await function(clients, **fixtures)
+                await clients.end_all()
 
-        asyncio.run(check())
+            asyncio.run(check())
 
-    run.__name__ = function.__name__
-    return run
+        signature = inspect.signature(function)
+        run.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+        return run
+
+    return decorate
 
 
-@runs
+@runs()
 async def test_a_request_that_finds_a_free_call_goes_alone_and_at_once(clients):
     for i in range(MAX_CALLS):
         await clients.send(f"{i}")
@@ -124,7 +131,7 @@ async def test_a_request_that_finds_a_free_call_goes_alone_and_at_once(clients):
     assert [call.forwarded[REQUEST_ID] for call in clients.triton.calls] == [f"{i}" for i in range(MAX_CALLS)]
 
 
-@runs
+@runs()
 async def test_each_gets_its_own_result_and_id(clients):
     tasks, call = await clients.shared_call("a", "b", "c")
     assert (call.texts, call.ids, call.forwarded) == (["a", "b", "c"], ["a", "b", "c"], {})
@@ -132,7 +139,7 @@ async def test_each_gets_its_own_result_and_id(clients):
     assert [task.result() for task in tasks] == [[{"dense": text, "id": text}] for text in "abc"]
 
 
-@runs
+@runs()
 async def test_a_call_has_at_most_so_many_texts(clients):
     _, call = await clients.shared_call(*map(str, range(MAX_TEXTS + 3)))
     assert call.texts == [str(i) for i in range(MAX_TEXTS)]
@@ -140,7 +147,7 @@ async def test_a_call_has_at_most_so_many_texts(clients):
     assert clients.triton.calls[-1].texts == [str(MAX_TEXTS + i) for i in range(3)]
 
 
-@runs
+@runs()
 async def test_those_of_batches_wait_for_others_and_take_texts_of_any_length(clients):
     batch = replace(LIMITS.batch, gather_s=3600.0, window_requests=3)  # no test is so slow
     clients.shared = SharedEncodes.of_batches(clients.triton.encode, replace(LIMITS, batch=batch))
@@ -165,7 +172,7 @@ DIFFERENT = [
 ]
 
 
-@runs
+@runs()
 async def test_requests_that_want_something_else_have_calls_of_their_own(clients):
     await clients.occupy()
     for given_ in DIFFERENT:
@@ -175,7 +182,7 @@ async def test_requests_that_want_something_else_have_calls_of_their_own(clients
     assert len(clients.triton.calls) == MAX_CALLS + len(DIFFERENT), "a parameter that is not given is none"
 
 
-@runs
+@runs()
 async def test_large_requests_neither_wait_nor_share(clients):
     await clients.occupy()
     tasks = [await clients.send("a", "b"), await clients.send("a" * (MAX_TEXT + 1))]
@@ -190,21 +197,16 @@ async def test_large_requests_neither_wait_nor_share(clients):
     assert len(clients.triton.calls) == MAX_CALLS + 7
 
 
-def test_a_request_whose_trace_is_recorded_stays_alone(monkeypatch):
+@runs()
+async def test_a_request_whose_trace_is_recorded_stays_alone(clients, monkeypatch):
     monkeypatch.setattr("sie_triton.doors.shared_encodes.recorded", lambda trace: trace == "recorded")
-
-    async def check() -> None:
-        clients = Clients()
-        await clients.occupy()
-        for trace in ("recorded", "not"):
-            await clients.send("a", identity={TRACEPARENT: trace})
-        assert [call.forwarded for call in clients.triton.calls[MAX_CALLS:]] == [{TRACEPARENT: "recorded"}]
-        await clients.end_all()
-
-    asyncio.run(check())
+    await clients.occupy()
+    for trace in ("recorded", "not"):
+        await clients.send("a", identity={TRACEPARENT: trace})
+    assert [call.forwarded for call in clients.triton.calls[MAX_CALLS:]] == [{TRACEPARENT: "recorded"}]
 
 
-@runs
+@runs()
 async def test_an_item_at_fault_costs_the_others_one_repetition(clients):
     tasks, call = await clients.shared_call("a", "bad", "c", "bad")
     await clients.triton.end(call)
@@ -218,36 +220,29 @@ async def test_an_item_at_fault_costs_the_others_one_repetition(clients):
 
 
 @pytest.mark.parametrize("error", [ModelError("ended the worker"), OutOfMemory("too large")])
-def test_a_failure_that_one_of_them_may_have_caused_is_repeated_alone(error):
-    async def check() -> None:
-        clients = Clients()
-        tasks, call = await clients.shared_call("a", "b")
-        call.error = error
-        await clients.triton.end(call)
-        assert [each.texts for each in clients.triton.calls[-2:]] == [["a"], ["b"]]
-        await clients.end_all()
-        assert [task.result()[0]["dense"] for task in tasks] == ["a", "b"]
-
-    asyncio.run(check())
+@runs()
+async def test_a_failure_that_one_of_them_may_have_caused_is_repeated_alone(clients, error):
+    tasks, call = await clients.shared_call("a", "b")
+    call.error = error
+    await clients.triton.end(call)
+    assert [each.texts for each in clients.triton.calls[-2:]] == [["a"], ["b"]]
+    await clients.end_all()
+    assert [task.result()[0]["dense"] for task in tasks] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     "error", [InputError.at("parameter lora", "x"), BusyError("busy"), StageDied("died"), DeadlinePassed("late")]
 )
-def test_an_error_that_no_item_causes_is_that_of_all_and_not_repeated(error):
-    async def check() -> None:
-        clients = Clients()
-        tasks, call = await clients.shared_call("a", "b")
-        num_calls, call.error = len(clients.triton.calls), error
-        await clients.triton.end(call)
-        assert [task.exception() for task in tasks] == [error] * 2
-        assert len(clients.triton.calls) == num_calls
-        await clients.end_all()
-
-    asyncio.run(check())
+@runs()
+async def test_an_error_that_no_item_causes_is_that_of_all_and_not_repeated(clients, error):
+    tasks, call = await clients.shared_call("a", "b")
+    num_calls, call.error = len(clients.triton.calls), error
+    await clients.triton.end(call)
+    assert [task.exception() for task in tasks] == [error] * 2
+    assert len(clients.triton.calls) == num_calls
 
 
-@runs
+@runs()
 async def test_a_client_that_leaves_disturbs_no_other(clients):
     (gone, stays), call = await clients.shared_call("a", "b")
     gone.cancel()
@@ -257,7 +252,7 @@ async def test_a_client_that_leaves_disturbs_no_other(clients):
     assert stays.result()[0]["dense"] == "b"
 
 
-@runs
+@runs()
 async def test_a_call_ends_once_all_its_clients_have_left(clients):
     tasks, call = await clients.shared_call("a", "b")
     for task in tasks:
@@ -266,7 +261,7 @@ async def test_a_call_ends_once_all_its_clients_have_left(clients):
     assert call.was_cancelled
 
 
-@runs
+@runs()
 async def test_a_client_that_leaves_while_it_waits_is_not_called(clients):
     first, *_ = await clients.occupy()
     gone, stays = await clients.send("a"), await clients.send("b")
@@ -277,75 +272,59 @@ async def test_a_client_that_leaves_while_it_waits_is_not_called(clients):
     del stays
 
 
-@runs
+@runs()
 async def test_a_request_that_waited_alone_has_the_context_of_its_client(clients):
     _, call = await clients.shared_call("a")
     assert (call.texts, call.forwarded) == (["a"], {REQUEST_ID: "a"})
 
 
-@runs
+@runs()
 async def test_a_call_has_the_time_that_its_requests_have(clients):
     _, call = await clients.shared_call("a", "b", seconds=30.0)
     assert all(25 < each.seconds <= 30 for each in (clients.triton.calls[0], call))
 
 
-def test_triton_has_time_to_say_why_a_request_is_late():
-    async def check() -> None:
-        clients = Clients(limits=DoorLimits(shared_grace_s=60.0))
-        tasks, call = await clients.shared_call("a", "b", seconds=0.01)
-        call.error = ModelLoading("fetching")
-        await asyncio.sleep(0.05)
-        await clients.triton.end(call)
-        assert [type(task.exception()) for task in tasks] == [ModelLoading] * 2
-        await clients.end_all()
-
-    asyncio.run(check())
+@runs(shared_grace_s=60.0)
+async def test_triton_has_time_to_say_why_a_request_is_late(clients):
+    tasks, call = await clients.shared_call("a", "b", seconds=0.01)
+    call.error = ModelLoading("fetching")
+    await asyncio.sleep(0.05)
+    await clients.triton.end(call)
+    assert [type(task.exception()) for task in tasks] == [ModelLoading] * 2
 
 
 @pytest.mark.parametrize("is_called", [True, False])
-def test_the_deadline_ends_a_request_wherever_it_is(is_called):
-    async def check() -> None:
-        clients = Clients(limits=DoorLimits(shared_grace_s=0.0))
-        first, *_ = await clients.occupy(seconds=0.2)
-        task = await clients.send("a", seconds=0.2)
-        if is_called:
-            await clients.triton.end(first)
-        with pytest.raises(DeadlinePassed, match=r"within 0.2 s"):
-            await task
-        await clients.end_all()
-
-    asyncio.run(check())
+@runs(shared_grace_s=0.0)
+async def test_the_deadline_ends_a_request_wherever_it_is(clients, is_called):
+    first, *_ = await clients.occupy(seconds=0.2)
+    task = await clients.send("a", seconds=0.2)
+    if is_called:
+        await clients.triton.end(first)
+    with pytest.raises(DeadlinePassed, match=r"within 0.2 s"):
+        await task
 
 
-def test_no_request_waits_long_for_another_call():
+@runs(shared_wait_s=0.02)
+async def test_no_request_waits_long_for_another_call(clients):
     """A model loads: each request waits for it in Triton, so that its answer says so."""
 
-    async def check() -> None:
-        clients = Clients(limits=DoorLimits(shared_wait_s=0.02))
-        await clients.occupy()
-        for text in "ab":
-            await clients.send(text)
-        assert len(clients.triton.calls) == MAX_CALLS
-        while len(clients.triton.calls) == MAX_CALLS:
-            await asyncio.sleep(0.01)
-        assert sorted(text for call in clients.triton.calls[MAX_CALLS:] for text in call.texts) in (["a"], ["a", "b"])
-        while len({text for call in clients.triton.calls for text in call.texts}) < MAX_CALLS + 2:
-            await asyncio.sleep(0.01)
-        await clients.end_all()
-
-    asyncio.run(check())
+    await clients.occupy()
+    for text in "ab":
+        await clients.send(text)
+    assert len(clients.triton.calls) == MAX_CALLS
+    while len(clients.triton.calls) == MAX_CALLS:
+        await asyncio.sleep(0.01)
+    assert sorted(text for call in clients.triton.calls[MAX_CALLS:] for text in call.texts) in (["a"], ["a", "b"])
+    while len({text for call in clients.triton.calls for text in call.texts}) < MAX_CALLS + 2:
+        await asyncio.sleep(0.01)
 
 
-def test_beyond_the_limit_requests_are_called_at_once_so_that_triton_refuses_them():
-    async def check() -> None:
-        clients = Clients(max_waiting=1)
-        await clients.occupy()
-        for text in ("waits", "called", "called too"):
-            await clients.send(text)
-        assert [call.texts for call in clients.triton.calls[MAX_CALLS:]] == [["called"], ["called too"]]
-        await clients.end_all()
-
-    asyncio.run(check())
+@runs(max_waiting=1)
+async def test_beyond_the_limit_requests_are_called_at_once_so_that_triton_refuses_them(clients):
+    await clients.occupy()
+    for text in ("waits", "called", "called too"):
+        await clients.send(text)
+    assert [call.texts for call in clients.triton.calls[MAX_CALLS:]] == [["called"], ["called too"]]
 
 
 @pytest.mark.parametrize(("budget", "refused"), [(10 * NUM_BYTES, 0), (MAX_CALLS * NUM_BYTES + 2 * NUM_BYTES, 1)])
