@@ -109,8 +109,7 @@ class Controller:
         self.memories = self._measured({process.pid for process in fork_servers})
         if monotonic() >= self._settled_at:
             self._share_out(stages)
-        self.swaps.end_drained(self.models)
-        self.swaps.end_superseded(stages, leaving)
+        self.swaps.end_unneeded(stages, leaving)
         self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
         self._count_loads()
