@@ -169,7 +169,6 @@ def test_a_forked_stub_counts_its_own_memory_and_later_growth(backend):
         stand_in.stdout.readline()
         assert 0.9 * GROWTH < shares(pid).total - at_first < 1.1 * GROWTH
         stand_in.kill()
-    assert shares(pid).total == 0
 
 
 @pytest.mark.parametrize(
