@@ -16,10 +16,10 @@ class ControllerLimits:
     first_pause_s: float = 1.0
     longest_pause_s: float = 30.0
 
-    # Lifetimes of measurements, which take the system milliseconds each; the second one is that of a process whose
-    # resident memory has not changed, the last one that of the server's own share without a limit of its own.
-    share_age_s: float = 1.0
-    unchanged_share_age_s: float = 10.0
+    # Pause between two measurements of all processes. Lifetimes of the shares of a process, which take the system
+    # milliseconds each, of a forked stub's, and of the server's own without a limit.
+    measure_s: float = 1.0
+    share_age_s: float = 10.0
     forked_share_age_s: float = 3600.0
     server_share_age_s: float = 300.0
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, monotonic_ns, sleep
+from time import monotonic, sleep
 from typing import IO
 
 from sie_triton.controller.changes import Changes
@@ -74,9 +74,6 @@ class Controller:
         self.models: Mapping[str, ModelState] = {}
         unknown = DeviceMemory(0, 1, "nothing measured yet")
         self.memories: Mapping[str, DeviceMemory] = dict.fromkeys(self._meters, unknown)
-        self.num_loads: dict[str, int] = {}
-        self._resident_since: dict[str, int] = {}
-        self._started_ns = monotonic_ns()
         self._triton = 0
         self._settled_at = 0.0
         self._news = News(self._directory)
@@ -109,11 +106,9 @@ class Controller:
         self.memories = self._measured({process.pid for process in fork_servers})
         if monotonic() >= self._settled_at:
             self._share_out(stages)
-        self.swaps.end_drained(self.models)
-        self.swaps.end_superseded(stages, leaving)
+        self.swaps.end_unneeded(stages, leaving)
         self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
-        self._count_loads()
         self.traffic.look(self.models, monotonic())
         self._news.follow(living(stages))
         self._is_restless = not self._healing.is_over or any(model.is_unsettled for model in self.models.values())
@@ -155,11 +150,11 @@ class Controller:
         return model in self.models or self._control.knows(model)
 
     def traffic_of(self, model: str) -> dict[str, int | float | None]:
-        """Return the totals of a model's requests, loads and evictions since this controller has started."""
+        """Return the totals of a model's requests, loads and evictions."""
         evictions = sum(
             count for (name, reason), count in self.swaps.counts.copy().items() if name == model and is_eviction(reason)
         )
-        return {**self.traffic.summary(model), "loads": self.num_loads.get(model, 0), "evictions": evictions}
+        return {**self.traffic.summary(model), "evictions": evictions}
 
     def device_of(self, record: Record) -> str | None:
         """Return the device that a model or copy is in memory of, or is loaded to; None if it is on none."""
@@ -241,14 +236,6 @@ class Controller:
             self.changes.start_anew()
         if triton and triton != self._triton:
             self._triton, self._watch.triton = triton, ProcessId.of(triton)
-
-    def _count_loads(self) -> None:
-        """Count new values of `resident_since_ns`; loads from before this controller's start do not count."""
-        for model in self.models.values():
-            since = model.record["resident_since_ns"]
-            if since > self._started_ns and since != self._resident_since.get(model.name):
-                self._resident_since[model.name] = since
-                self.num_loads[model.name] = self.num_loads.get(model.name, 0) + 1
 
 
 def lock(directory: Path) -> IO[str]:

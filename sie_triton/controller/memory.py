@@ -75,8 +75,8 @@ class Meter:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._device, self._limit, self._clock = device, limit, clock
-        self._max_age_s = limits.share_age_s if limit else limits.server_share_age_s
-        self._forked_bytes = ForkedBytes(limits)
+        self._max_age_s = limits.measure_s if limit else limits.server_share_age_s
+        self._stubs = Shares(limits.forked_share_age_s)
         self._known: tuple[object, float, DeviceMemory] | None = None
         self._latest_gpu = DeviceMemory(0, 1, device)
         self._least_server = sys.maxsize
@@ -131,7 +131,8 @@ class Meter:
         of_models = sum(forked[pid].own for pid in workers)
         others = set(processes(triton_pid)) - forked.keys()
         stubs = others & {stub for stub in map(represented_pid, others) if stub}
-        used = sum(map(private_bytes, others - stubs)) + self._forked_bytes(stubs)
+        self._stubs.keep(stubs)
+        used = sum(map(private_bytes, others - stubs)) + sum(self._stubs(stub).total for stub in stubs)
         used += sum(share.total for share in forked.values())
         return DeviceMemory(used, self._limit, LIMIT_SETTING, used - of_models)
 
@@ -167,64 +168,42 @@ def mapped_regions(pid: int) -> set[Path]:
     return set()
 
 
-class ForkedBytes:
-    """The bytes that the end of forked stubs would free; measuring a stub takes the system 2 ms.
-
-    Each stub is therefore measured once in `forked_share_age_s`, and its growth since then is added: new pages are not
-    shared with the fork server. One thread calls it.
-    """
-
-    def __init__(self, limits: ControllerLimits = ControllerLimits()) -> None:
-        self._max_age_s = limits.forked_share_age_s
-        self._known: dict[int, tuple[float, int, int]] = {}
-
-    def __call__(self, pids: Set[int]) -> int:
-        now = monotonic()
-        fresh = {pid: known for pid in pids if (known := self._known.get(pid)) and now - known[0] < self._max_age_s}
-        for pid in pids - fresh.keys():
-            then = private_bytes(pid)
-            # The system may refuse the exact measurement.
-            fresh[pid] = now, share_of(pid).total or then, then
-        self._known = fresh
-        return sum(max(0, own + private_bytes(pid) - then) for pid, (_, own, then) in self._known.items())
-
-
 def worker_bytes(pid: int) -> int:
     """Bytes that ending this worker frees; pages shared with its fork server count for the server."""
     return _shares(pid).own if Path(f"/proc/{pid}").exists() else 0
 
 
-class RecentShares:
-    """The latest share of each process; measuring one takes the system milliseconds, more for a large process.
+class Shares:
+    """The share of each process, measured at most once in `max_age_s`; its growth since then is added.
 
-    A share is measured anew after `share_age_s`, or after `unchanged_share_age_s` while the process has as many pages
-    as then: what else changes a share are forks and ends of other processes. One thread calls it.
+    Measuring takes the system 2 ms, more for a large process. New pages are not shared with the fork server; what else
+    changes a share are forks and ends of other processes. One thread calls it.
     """
 
-    def __init__(self, limits: ControllerLimits = ControllerLimits()) -> None:
-        self._limits = limits
+    def __init__(self, max_age_s: float) -> None:
+        self._max_age_s = max_age_s
         self._known: dict[int, tuple[float, int, Share]] = {}
 
     def __call__(self, pid: int) -> Share:
-        if known := self._known.get(pid):
-            taken, resident, share = known
-            age = monotonic() - taken
-            if age <= self._limits.share_age_s or (
-                age <= self._limits.unchanged_share_age_s and private_bytes(pid) == resident
-            ):
-                return share
-        return self.anew(pid)
+        measured_at, then, share = self._known.get(pid, (0.0, 0, Share()))
+        if not then or monotonic() - measured_at > self._max_age_s:
+            return self.anew(pid)
+        grown = private_bytes(pid) - then
+        return Share(max(0, share.total + grown), max(0, share.own + grown))
 
     def anew(self, pid: int) -> Share:
-        now, resident = monotonic(), private_bytes(pid)
-        oldest = now - self._limits.unchanged_share_age_s
-        self._known = {each: known for each, known in self._known.items() if known[0] >= oldest}
-        share = share_of(pid)
-        self._known[pid] = now, resident, share
+        now, then, share = monotonic(), private_bytes(pid), share_of(pid)
+        share = share if share.total else Share(then, then)  # the system may refuse the exact measurement
+        self._known = {each: known for each, known in self._known.items() if now - known[0] <= self._max_age_s}
+        self._known[pid] = now, then, share
         return share
 
+    def keep(self, pids: Set[int]) -> None:
+        """Forget all processes but these."""
+        self._known = {pid: known for pid, known in self._known.items() if pid in pids}
 
-_shares = RecentShares()
+
+_shares = Shares(ControllerLimits.share_age_s)
 
 
 def _container() -> DeviceMemory | None:

@@ -11,7 +11,7 @@ from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
 from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
 from sie_triton.controller.swaps import Swaps
-from sie_triton.records.grants import EVICTED, answer_load, answer_path, grant_of, granted_device, is_withdrawn, refusal
+from sie_triton.records.grants import EVICTED, GRANTED, answer_load, answer_path, grant_of, read_answer, refusal
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, worker_of
 from sie_triton.settings import Settings
@@ -328,8 +328,7 @@ class DeviceBooks:
             return record["granted_bytes"] if self._has(record) else 0
         if not record["wanted_bytes"]:
             return 0
-        device = granted_device(self._directory, record["pid"], record["copy"])
-        return record["wanted_bytes"] if device == self.device else 0
+        return record["wanted_bytes"] if self._answer_to(record) == (GRANTED, self.device) else 0
 
     def taken(self, record: Record) -> int:
         """Return the bytes that a load has taken. GPU memory is unknown, hence 0, until it has loaded."""
@@ -373,7 +372,10 @@ class DeviceBooks:
         return self.granted(copy) or taken_bytes(copy)
 
     def _is_withdrawn(self, copy: Record) -> bool:
-        return is_withdrawn(self._directory, copy["pid"], copy["copy"])
+        return self._answer_to(copy)[0] == EVICTED
+
+    def _answer_to(self, record: Record) -> tuple[str, str]:
+        return read_answer(answer_path(self._directory, record["pid"], record["copy"]))
 
     def _taken_of(self, records: Iterable[Record]) -> int:
         return sum(taken_bytes(record) for record in records if self._has(record))

@@ -88,8 +88,8 @@ class Collector:
         for (name, reason), count in self._controller.swaps.counts.copy().items():
             swaps.add_metric([sie_name(name), reason], count)
         loads = CounterMetricFamily("sie_model_loads", "times a model's weights were loaded", labels=["model"])
-        for name, count in self._controller.num_loads.copy().items():
-            loads.add_metric([sie_name(name)], count)
+        for name, traffic in self._controller.traffic.totals("inference").items():
+            loads.add_metric([sie_name(name)], traffic.total["num_loads"])
         yield from (loads, swaps)
         families: dict[str, CounterMetricFamily] = {}
         for stage, counters in COUNTERS.items():

@@ -37,18 +37,10 @@ class Processes:
     stopped: Sequence[ProcessId] = ()
     copies: Sequence[Record] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class EarlierRevision:
-    """Living inference processes of an earlier revision in one round, and the number of requests in all its stages."""
-
-    records: Sequence[Record]
-    num_open: int
-
-    @property
-    def has_weights(self) -> bool:
-        """True if weights are in memory, or being loaded."""
-        return any(record["worker_pid"] or record["state"] == LOADING for record in self.records)
+    def workers_of(self, record: Record) -> Iterator[ProcessId]:
+        """Yield the worker of a process, and those of its copies."""
+        copies = (copy for copy in self.copies if copy["pid"] == record["pid"])
+        return (worker_of(each) for each in (record, *copies) if each["worker_pid"])
 
 
 # Stage → steps (the prefix of the names of a model's steps) → their processes.
@@ -71,7 +63,7 @@ class ModelState:
     preprocess: Record | None = None
     dead_stages: Sequence[str] = ()
     steps: str = ""
-    earlier: Sequence[EarlierRevision] = ()
+    earlier: Sequence[Sequence[Record]] = ()
     is_removed: bool = False
     all_copies: Sequence[Record] = ()
 
@@ -116,7 +108,7 @@ class ModelState:
     @property
     def going(self) -> Sequence[Record]:
         """Records of processes that only finish their requests."""
-        return [*(record for each in self.earlier for record in each.records), *self.draining]
+        return [*(record for records in self.earlier for record in records), *self.draining]
 
     @property
     def leaving(self) -> Sequence[Record]:
@@ -132,10 +124,6 @@ class ModelState:
     def copies_of(self, record: Record) -> Sequence[Record]:
         return [copy for copy in self.all_copies if copy["pid"] == record["pid"]]
 
-    def workers_of(self, record: Record) -> set[ProcessId]:
-        """Return the worker of a process, and those of its copies."""
-        return {worker_of(each) for each in (record, *self.copies_of(record)) if each["worker_pid"]}
-
     @property
     def num_bytes(self) -> int:
         """Memory of its worker and the copies of it, and of workers that are about to end."""
@@ -147,20 +135,13 @@ class ModelState:
         return sum(map(taken_bytes, self.leaving))
 
     def must_wait(self, record: Record) -> bool:
-        """True while a revision before that of `record` has weights: there are never two copies."""
-        for each in self.earlier:
-            if record in each.records:
+        """True while a revision before that of `record` has weights, or loads them: there are never two copies."""
+        for records in self.earlier:
+            if record in records:
                 return False
-            if each.has_weights:
+            if any(each["worker_pid"] or each["state"] == LOADING for each in records):
                 return True
         return False
-
-    def finished(self) -> Iterator[Record]:
-        """Yield the records of earlier revisions without requests, if a later one waits for their weights to go."""
-        for number, each in enumerate(self.earlier, 1):
-            later = [record for other in self.earlier[number:] for record in other.records]
-            if not each.num_open and any(r["state"] == LOADING for r in (*later, *self.draining, self.record)):
-                yield from each.records
 
     @property
     def is_busy(self) -> bool:
@@ -241,7 +222,7 @@ def _model(name: str, stages: Stages, revisions: Sequence[str], serving: str | N
         preprocess.living[-1] if preprocess and preprocess.living else None,
         [stage for stage, by_steps in stages.items() if steps in by_steps and not by_steps[steps].living],
         steps,
-        [EarlierRevision(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
+        [stages["inference"][each].living for each in earlier],
         serving == "",
         [copy for each in revisions for copy in stages["inference"][each].copies],
     )

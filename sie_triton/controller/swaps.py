@@ -4,13 +4,12 @@ An eviction is a swap of the inference step for a cold one:
 
     evict → Triton starts a cold stub, which gets the requests that come from now on
           → the old stub answers those that came before
-          → end_drained: it has none, so its worker ends, and the memory is free; Triton ends the stub
-          → end_superseded: Triton keeps a stub that nobody needs, so it is killed
+          → end_unneeded: no request needs it, so its worker ends, and the memory is free; Triton ends the stub
 """
 
 import logging
 import signal
-from collections.abc import Callable, Container, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
@@ -21,8 +20,9 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.contract.names import sie_name
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.model_states import ModelState, Stages, num_open
-from sie_triton.records.status import STAGES, process_of
+from sie_triton.controller.model_states import Processes, Stages, num_open
+from sie_triton.records.revisions import model_of, revision_of
+from sie_triton.records.status import LOADING, STAGES, Record, process_of
 from sie_triton.system.processes.pids import ProcessId
 from sie_triton.system.telemetry.spans import event
 
@@ -62,7 +62,7 @@ class Swaps:
 
     `counts` is their number so far, by model and reason; `steps_of` returns the prefix of the names of a model's steps.
     The controller's round, its loads and its HTTP API start swaps; the futures raise OutOfService, or tritonclient's
-    InferenceServerException, which is logged as well. The round alone calls `look`, `end_drained` and `end_superseded`.
+    InferenceServerException, which is logged as well. The round alone calls `look` and `end_unneeded`.
     """
 
     def __init__(
@@ -78,8 +78,7 @@ class Swaps:
         self._at_look: Set[tuple[str, bool]] = frozenset()
         self._locks: dict[str, Lock] = {}
         self._failed = Backoff(limits)
-        self._drained: Set[ProcessId] = frozenset()
-        self._superseded: dict[ProcessId, float] = {}
+        self._unneeded: dict[ProcessId, float] = {}
         self.counts: dict[tuple[str, str], int] = {}
 
     def swap(self, model: str, stage: str, reason: str, *, resident: bool = False) -> Future[None]:
@@ -100,8 +99,7 @@ class Swaps:
 
     def is_evicting(self, model: str) -> bool:
         """Return True if the model is being evicted, or was when the round began."""
-        name = f"{self._steps_of(model)}-inference"
-        return (name, False) in self._at_look or self._is_under_way(name, False)
+        return self._is_swapping(f"{self._steps_of(model)}-inference")
 
     def may_evict(self, model: str) -> bool:
         return not self.is_evicting(model) and self.may_try(model)
@@ -110,46 +108,37 @@ class Swaps:
         """Return False for a while after a failed swap, so that a round does not repeat it at once."""
         return self._failed.is_due(f"{self._steps_of(model)}-{stage}")
 
-    def end_drained(self, models: Mapping[str, ModelState]) -> None:
-        """End workers of old processes without requests in two rounds: Triton takes a second to end the processes."""
-        drained = {
-            worker
-            for model in models.values()
-            for record in model.draining
-            if not record["num_open"] and not self.is_evicting(model.name)
-            for worker in model.workers_of(record)
-        }
-        for model in models.values():
-            drained.update(*map(model.workers_of, model.finished()))
-        for worker in drained & self._drained:
-            worker.send(signal.SIGTERM)
-        self._drained = drained
+    def end_unneeded(self, stages: Stages, leaving: Container[str] = ()) -> None:
+        """End the old processes that no request needs in two rounds: their workers at once, they themselves later.
 
-    def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
-        """Kill unneeded old processes that Triton keeps for a request that it never runs: one without a batch."""
-        now = monotonic()
-        self._superseded = {process: self._superseded.get(process, now) for process in self._unneeded(stages, leaving)}
-        for process, since in self._superseded.items():
-            if now - since > self._limits.superseded_s:
+        Triton takes a second to end a process, and keeps one for a request that it never runs: one without a batch.
+        """
+        now, before, found = monotonic(), self._unneeded, [*self._find_unneeded(stages, leaving)]
+        self._unneeded = {process_of(record): before.get(process_of(record), now) for *_, record in found}
+        for steps, processes, record in found:
+            process = process_of(record)
+            if now - self._unneeded[process] > self._limits.superseded_s:
                 process.send(signal.SIGKILL)
+            elif process in before and (steps not in leaving or _is_awaited(stages, steps)):
+                for worker in processes.workers_of(record):
+                    worker.send(signal.SIGTERM)
 
-    def _unneeded(self, stages: Stages, leaving: Container[str]) -> Iterator[ProcessId]:
-        """Yield the old processes that no request needs.
+    def _find_unneeded(self, stages: Stages, leaving: Container[str]) -> Iterator[tuple[str, Processes, Record]]:
+        """Yield the old processes that no request needs, each with its steps and their processes.
 
         A request holds one process of each step from its start. After a swap of a step, the requests that hold its old
         process have reached it once the steps before were seen without requests.
         """
         for stage, by_steps in stages.items():
-            before = {each: stages[each] for each in STAGES[: STAGES.index(stage)]}
+            earlier = {each: stages[each] for each in STAGES[: STAGES.index(stage)]}
             for steps, processes in by_steps.items():
-                if steps in leaving:
-                    yield from () if num_open(stages, steps) else map(process_of, processes.living)
-                    continue
-                have_reached_it = not num_open(before, steps)
-                for record in processes.living[:-1]:
-                    process = process_of(record)
-                    if not record["num_open"] and (have_reached_it or process in self._superseded):
-                        yield process
+                is_leaving = steps in leaving
+                may_come = num_open(stages if is_leaving else earlier, steps)
+                old = processes.living if is_leaving else processes.living[:-1]
+                for record in () if self._is_swapping(f"{steps}-{stage}") else old:
+                    have_come = not may_come or (process_of(record) in self._unneeded and not is_leaving)
+                    if have_come and not record["num_open"]:
+                        yield steps, processes, record
 
     @contextmanager
     def none_of(self, model: str) -> Iterator[None]:
@@ -166,6 +155,10 @@ class Swaps:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    def _is_swapping(self, name: str) -> bool:
+        """Return True if a step is being replaced, or was when the round began: its old process may get requests."""
+        return any((name, each) in self._at_look or self._is_under_way(name, each) for each in (False, True))
+
     def _is_under_way(self, name: str, resident: bool) -> bool:
         return (name, resident) in self._under_way and not self._under_way[name, resident].done()
 
@@ -179,3 +172,13 @@ class Swaps:
                 log.error("%s: Triton did not load it: %s", name, exc.message())
             raise
         self._failed.end(name)
+
+
+def _is_awaited(stages: Stages, steps: str) -> bool:
+    """Return True if a later revision of the model waits for the weights of these `steps` to go."""
+    return any(
+        record["state"] == LOADING
+        for other, processes in stages["inference"].items()
+        for record in processes.living
+        if model_of(other) == model_of(steps) and revision_of(other) > revision_of(steps)
+    )

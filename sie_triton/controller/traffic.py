@@ -79,7 +79,7 @@ class TrafficBook:
         return {model: traffic.total(stage) for model, traffic in self._models.items()}
 
     def summary(self, model: str) -> dict[str, int | float | None]:
-        """Return the totals of a model since the start, and its latencies of the last minute in milliseconds."""
+        """Return the totals of a model, and its latencies of the last minute in milliseconds."""
         traffic = self._models.get(model) or ModelTraffic()
         total = traffic.total()
         recent = traffic.latencies() - (traffic.moments[0][1] if traffic.moments else 0)
@@ -87,6 +87,7 @@ class TrafficBook:
             "requests": total.num_requests,
             "errors": sum(total.errors.values()),
             "items": int(total.sums(ITEMS).sum()),
+            "loads": int(traffic.total("inference").total["num_loads"]),
             "p50_ms": _quantile_ms(recent, 0.5),
             "p99_ms": _quantile_ms(recent, 0.99),
         }

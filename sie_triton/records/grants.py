@@ -91,18 +91,6 @@ def grant_of(device: str) -> str:
     return f"{GRANTED}\n{device}"
 
 
-def granted_device(directory: Path, pid: int, copy: int = 0) -> str | None:
-    """Return the device that the controller has granted to a stage process or copy; None if it has granted none."""
-    answer = _read(answer_path(directory, pid, copy))
-    return answer[1] if answer and answer[0] == GRANTED else None
-
-
-def is_withdrawn(directory: Path, pid: int, copy: int) -> bool:
-    """True if the controller has told a stage process, or its copy, to give its memory back."""
-    answer = _read(answer_path(directory, pid, copy))
-    return answer is not None and answer[0] == EVICTED
-
-
 def refusal(reason: str, message: str) -> str:
     """Format an answer that the stage raises as a LoadError."""
     return f"{reason}\n{message}"
@@ -152,9 +140,9 @@ def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -
 
 def answer_in(path: Path) -> str | None:
     """Return the device on which the controller has granted memory; None if it has not answered. Raise its refusal."""
-    if (answer := _read(path)) is None:
+    verdict, rest = read_answer(path)
+    if not verdict:
         return None
-    verdict, rest = answer
     if verdict == EVICTED:
         raise ModelLoading("the model was evicted while it was loading; retry")
     if verdict != GRANTED:
@@ -162,10 +150,10 @@ def answer_in(path: Path) -> str | None:
     return rest
 
 
-def _read(path: Path) -> tuple[str, str] | None:
-    """Return the verdict of an answer and what follows it; None if there is no answer."""
+def read_answer(path: Path) -> tuple[str, str]:
+    """Return the verdict of an answer and what follows it; two empty texts if there is no answer."""
     try:
         verdict, _, rest = path.read_text().partition("\n")
     except (OSError, ValueError):
-        return None
+        return "", ""
     return verdict, rest

@@ -58,7 +58,11 @@ def read_all_loras(directory: Path) -> dict[str, Loras]:
                 steps = path.name.rsplit(".", 2)[0].removesuffix("-inference")
                 found.setdefault(model_of(steps), []).append((revision_of(steps), record["generation"], loras))
     return {
-        model: {source: lora for *_, loras in sorted(each, key=_age) for source, lora in loras.items()}
+        model: {
+            source: lora
+            for *_, loras in sorted(each, key=lambda of_process: of_process[:2])
+            for source, lora in loras.items()
+        }
         for model, each in found.items()
     }
 
@@ -72,16 +76,8 @@ def resident(loras: Mapping[str, Lora]) -> list[Lora]:
     return [lora for lora in loras.values() if lora["state"] == RESIDENT]
 
 
-def _age(of_process: tuple[int, int, Loras]) -> tuple[int, int]:
-    return of_process[:2]
-
-
 def _read(path: Path) -> Loras:
     found: Loras = json.loads(path.read_text())
-    if not isinstance(found, dict) or not all(map(_is_lora, found.values())):
+    if not isinstance(found, dict) or not all(isinstance(x, dict) and x.keys() == FIELDS for x in found.values()):
         raise ValueError(f"{path}: is not a record of LoRA adapters")
     return found
-
-
-def _is_lora(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() == FIELDS

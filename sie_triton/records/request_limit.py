@@ -71,7 +71,11 @@ class RequestLimit:
 
     def refusal(self) -> BusyError:
         """Return the error of the requests beyond `places_left`: it names the limit that they exceed."""
-        return too_many(self._of_model) if self._is_of_model else too_many_of_server(self._of_server)
+        return (
+            too_many(self._of_model)
+            if self._is_of_model
+            else too_many(self._of_server, "are in progress on this server", "SIE_MAX_CONCURRENT_REQUESTS")
+        )
 
     def _places_left(self, max_age_ns: int) -> int:
         own = self._in_progress(max_age_ns)
@@ -155,7 +159,3 @@ def too_many(
     limit: int, where: str = "of this model are in progress", setting: str = "SIE_MAX_REQUESTS_PER_MODEL"
 ) -> BusyError:
     return BusyError(f"{limit} requests {where}, the most that {setting} allows; retry in a second", retry_after_s=1)
-
-
-def too_many_of_server(limit: int) -> BusyError:
-    return too_many(limit, "are in progress on this server", "SIE_MAX_CONCURRENT_REQUESTS")

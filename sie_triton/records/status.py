@@ -168,6 +168,7 @@ class StatusWriter:
         self.record["load_failure"] = 0
         self.record["resident_since_ns"] = self.record["last_used_ns"] = monotonic_ns()
         self.record["state"] = RESIDENT
+        self.add(num_loads=1)
 
     def load_failed(self, reason: str, message: str = "") -> None:
         """Record a failed load; `reason` is one of REASONS, `message` is for the operator."""

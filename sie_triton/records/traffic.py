@@ -63,6 +63,7 @@ HISTOGRAMS = (LATENCY, QUEUE, ITEMS, TOKENS, BATCH_ITEMS, BATCH_COST, BATCH_FILL
 
 # Counters, which only grow.
 COUNTERS = (
+    "num_loads",  # of a tokenizer or a worker
     "num_requests",  # accepted
     "num_refused",
     "num_expired",

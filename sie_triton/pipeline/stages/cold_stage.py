@@ -23,6 +23,7 @@ from sie_triton.records.calls import Calls
 from sie_triton.records.request_limit import too_many
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import COLD, LOADING, StatusWriter
+from sie_triton.system.host.files import FULL
 from sie_triton.system.telemetry.identity import MAX_ID, Trace
 from sie_triton.system.telemetry.request_log import RequestLog
 from sie_triton.system.telemetry.spans import close_spans, event, spans
@@ -39,6 +40,12 @@ def internal_error(stage: str, error: BaseException) -> ModelError:
     """Log an error in full, and return a one-line error for the client, without the details."""
     log.exception("%s failed", stage, exc_info=error)
     return ModelError(f"{stage} failed with {type(error).__name__}; tritonserver.log has the details")
+
+
+def _load_error(stage: str, error: BaseException) -> LoadError:
+    if isinstance(error, OSError) and error.errno in FULL:
+        return LoadError(f"{error.filename or 'a file of the model'}: {error.strerror}", "disk full")
+    return error if isinstance(error, LoadError) else LoadError(str(internal_error(stage, error)))
 
 
 class ColdStage(ABC, Generic[Loaded]):
@@ -269,7 +276,7 @@ class ColdStage(ABC, Generic[Loaded]):
                 self.status.record["state"] = COLD
                 log.warning("%s cannot load now: %s", self.name, exc)
                 raise BusyError(f"{self.name} cannot load now ({exc.strerror}); retry") from exc
-            error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
+            error = _load_error(self.name, exc)
             self.status.load_failed(error.reason, str(error))
             if error.is_permanent:
                 remedy = f"fix this, then run sie-triton load {model_of(self.status.model)}"

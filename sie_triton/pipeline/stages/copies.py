@@ -24,7 +24,7 @@ from sie_triton.pipeline.scheduling.threads import Sweep
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.pipeline.stages.lora_cache import LoraCache
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
-from sie_triton.records.grants import answer_in, answer_path, is_withdrawn
+from sie_triton.records.grants import EVICTED, answer_in, answer_path, read_answer
 from sie_triton.records.status import LOADING, RESIDENT, CopyRecord, StatusWriter, ring, worker_of
 from sie_triton.system.host.footprint import ACTIVATION_BYTES
 
@@ -263,7 +263,7 @@ class Copies:
         return copy
 
     def _is_taken(self, copy: Copy) -> bool:
-        return is_withdrawn(self._status.directory, copy.record.pid, copy.record.number)
+        return read_answer(copy.answer)[0] == EVICTED
 
     def _device_of(self, copy: Copy) -> str:
         return self._devices[int(copy.fields["device"])]

@@ -29,6 +29,7 @@ from sie_triton.models.weights import cache_of
 from sie_triton.models.weights.trees import completed, locked
 from sie_triton.pipeline.worker.handle import write_tokenizer
 from sie_triton.pipeline.worker.messages import WriteTokenizer
+from sie_triton.system.host.files import FULL
 from sie_triton.system.host.private import private_directory, temporary_directory
 from sie_triton.system.processes.fork_server import fork_server_directory
 
@@ -73,7 +74,8 @@ def with_tokenizers(spec: ModelSpec, directory: Path, status_dir: Path, report_p
     try:
         return overlay(directory, _writable(cache_of(spec.runtime)), write, waiting, append_eos=append_eos)
     except OSError as exc:
-        raise LoadError(f"{directory}: its tokenizer cannot be read or stored: {first_line(exc)}") from exc
+        reason = "disk full" if exc.errno in FULL else "failed"
+        raise LoadError(f"{directory}: its tokenizer cannot be read or stored: {first_line(exc)}", reason) from exc
 
 
 @contextmanager

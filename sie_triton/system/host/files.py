@@ -1,9 +1,13 @@
 """Files that processes share: replaced at once, read often, or mapped."""
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
+
+# Errors of a file system without room.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:

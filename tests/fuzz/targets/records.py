@@ -90,8 +90,6 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
     with suppress(OSError, ValueError):  # as its readers do
         traffic.Traffic().add(status.map_record(home / f"{MODEL}-inference.{PID}.status"))
     grants.controller_runs(home)
-    grants.granted_device(home, PID)
-    grants.is_withdrawn(home, PID, 0)
     with suppress(LoadError, BusyError):
         grants.answer_in(grants.answer_path(home, PID))
     calls.remove_dead(home)

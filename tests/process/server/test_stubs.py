@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sie_triton.controller.memory import ForkedBytes, processes
+from sie_triton.controller.memory import Shares, processes
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
 from sie_triton.server.stub_forking.stubs import DECLINED, REAL_STUB, STUB, StubForkServer, forked
@@ -156,20 +156,19 @@ def test_the_pid_that_a_stand_in_represents_is_known(backend):
 
 
 def test_a_forked_stub_counts_its_own_memory_and_later_growth(backend):
-    forked_bytes = ForkedBytes()
+    shares = Shares(3600.0)
     grows = run(backend / STUB, GROWS.format(GROWTH), stdin=subprocess.PIPE)
     with living(backend), living(backend), grows as stand_in:
         assert stand_in.stdin is not None
         assert stand_in.stdout is not None
         pid = int(stand_in.stdout.readline())
-        at_first = forked_bytes({pid})
+        at_first = shares(pid).total
         assert 0 < at_first < private_bytes(pid) / 2
         stand_in.stdin.write("\n")
         stand_in.stdin.flush()
         stand_in.stdout.readline()
-        assert 0.9 * GROWTH < forked_bytes({pid}) - at_first < 1.1 * GROWTH
+        assert 0.9 * GROWTH < shares(pid).total - at_first < 1.1 * GROWTH
         stand_in.kill()
-    assert forked_bytes(set()) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
-from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions
+from sie_triton.controller.memory import DeviceMemory, Meter, Shares, orphaned_regions
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.grants import answer_load, controller_runs, granted_memory, refusal
 from sie_triton.records.status import RECORD, VERSION, StatusWriter
@@ -185,14 +185,17 @@ def test_memory_is_measured_anew_when_weights_have_come(monkeypatch):
     assert meter.measure(0, {5: 3}).used == 500
 
 
-def test_a_process_is_measured_anew_when_its_pages_have_changed_and_sometimes_else(monkeypatch):
+def test_a_process_is_measured_sometimes_and_its_growth_is_added_meanwhile(monkeypatch):
     """A measurement takes the system milliseconds, more for a large process; a look at the number of pages does not."""
     now, pages, measured = [0.0], [100], []
     monkeypatch.setattr(memory, "monotonic", lambda: now[0])
     monkeypatch.setattr(memory, "private_bytes", lambda pid: pages[0])
-    monkeypatch.setattr(memory, "share_of", lambda pid: measured.append(now[0]) or Share(pages[0], pages[0]))
-    shares = RecentShares()
-    for now[0], pages[0] in ((0.0, 100), (0.9, 500), (1.1, 500), (2.2, 500), (11.0, 500), (11.2, 500)):
-        shares(5)
-    assert measured == [0.0, 1.1, 11.2]
-    assert shares(5).own == 500
+    monkeypatch.setattr(memory, "share_of", lambda pid: measured.append(now[0]) or Share(70, 40))
+    shares, found = Shares(10.0), []
+    for now[0], pages[0] in ((0.0, 100), (1.0, 500), (9.9, 20), (10.1, 500)):
+        found.append(shares(5))
+    assert found == [Share(70, 40), Share(470, 440), Share(0, 0), Share(70, 40)]
+    assert measured == [0.0, 10.1]
+    shares.keep({6})
+    shares(5)
+    assert len(measured) == 3

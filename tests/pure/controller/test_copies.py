@@ -1,11 +1,8 @@
 """Copies of busy models: where one goes, that it leaves first, and rounds with two devices of 1,000 bytes."""
 
-from dataclasses import replace
 from time import monotonic_ns
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sie_triton.controller.choice import Device, Resident, place, place_copy, victims
 from sie_triton.records.grants import EVICTED, answer_path, grant_of
@@ -78,70 +75,6 @@ def test_a_load_goes_where_a_copy_leaves(devices, expected):
     assert place(full, 5, now_ns=NOW, min_residency_ns=0).name == expected
     with_room = [*full, Device("free", 5, 9)]
     assert place(with_room, 5, now_ns=NOW, min_residency_ns=0).name == "free"
-
-
-class Server:
-    """Devices with models and copies, as the controller's rounds fill and empty them."""
-
-    def __init__(self, rooms):
-        self.rooms = rooms
-        self.held = [{} for _ in rooms]  # by name: resident
-
-    def devices(self):
-        for number, (room, held) in enumerate(zip(self.rooms, self.held, strict=True)):
-            used = sum(each.num_bytes for each in held.values())
-            yield Device(str(number), room - used, room, [*held.values()])
-
-    def use(self, name, size, now):
-        """Load a model unless it is in memory; return what left for it."""
-        home = next((held for held in self.held if name in held and not held[name].is_copy), None)
-        if home is not None:
-            home[name] = replace(home[name], last_used_ns=now)
-            return []
-        devices = [device for device, held in zip(self.devices(), self.held, strict=True) if name not in held]
-        best = place(devices, size, now_ns=now, min_residency_ns=0)
-        names = victims(best.residents, size - best.free, now_ns=now, min_residency_ns=0)
-        held = self.held[int(best.name)]
-        leaving = [held[each] for each in names]
-        if best.free + sum(each.num_bytes for each in leaving) < size:
-            return []
-        for each in leaving:
-            del held[each.name]
-            if not each.is_copy:  # its copies end with its process
-                for other in self.held:
-                    other.pop(each.name, None)
-        held[name] = Resident(name, size, now, now)
-        return leaving
-
-    def copy(self, name, size, now):
-        if not any(name in held for held in self.held):
-            return
-        able = [device for device, held in zip(self.devices(), self.held, strict=True) if name not in held]
-        if (device := place_copy(able, size)) is not None:
-            self.held[int(device.name)][name] = Resident(name, size, now, now, True, is_copy=True)
-
-
-EVENTS = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60)
-
-
-@given(
-    st.lists(st.integers(4, 20), min_size=2, max_size=4), st.lists(st.integers(1, 9), min_size=6, max_size=6), EVENTS
-)
-def test_copies_take_free_memory_only_and_never_a_models_place(rooms, sizes, events):
-    """No device holds more than it has, and none both a model and its copy. No model leaves where a copy could."""
-    server = Server(rooms)
-    for now, (is_busy, number) in enumerate(events, 1):
-        name, size = str(number), sizes[number]
-        before = [dict(held) for held in server.held]
-        if is_busy:
-            server.copy(name, size, now)
-            assert all(held.items() >= old.items() for held, old in zip(server.held, before, strict=True))
-        else:
-            leaving = server.use(name, size, now)
-            if any(not each.is_copy for each in leaving):
-                (at,) = (number for number, old in enumerate(before) if old.get(leaving[0].name) is leaving[0])
-                assert {each.name for each in before[at].values() if each.is_copy} <= {each.name for each in leaving}
-        assert all(device.free >= 0 for device in server.devices())
 
 
 # --- whole rounds

@@ -47,7 +47,7 @@ def waiting(monkeypatch) -> Waiting:
     return made
 
 
-@pytest.mark.parametrize("verdict", ["", "gran", "no such reason\nwhy", "network\nwhy"])
+@pytest.mark.parametrize("verdict", ["gran", "no such reason\nwhy", "network\nwhy"])
 def test_an_answer_of_any_text_is_a_refusal(tmp_path, verdict):
     (tmp_path / "answer").write_text(verdict)
     with pytest.raises(LoadError) as told:
@@ -55,8 +55,9 @@ def test_an_answer_of_any_text_is_a_refusal(tmp_path, verdict):
     assert told.value.reason == ("network" if verdict.startswith("network") else "failed")
 
 
-def test_an_answer_that_is_no_text_is_none(tmp_path):
-    (tmp_path / "answer").write_bytes(b"\xff")
+@pytest.mark.parametrize("content", [b"\xff", b""])
+def test_a_damaged_answer_is_none(tmp_path, content):
+    (tmp_path / "answer").write_bytes(content)
     assert grants.answer_in(tmp_path / "answer") is None
 
 

@@ -180,26 +180,29 @@ def test_a_leaving_revision_keeps_all_its_processes_while_a_request_is_in_one(co
     for in_preprocess, in_inference in ((0, 1), (0, 1), (1, 0), (0, 0)):
         clock[0] += 60
         before.record["num_open"], inference.record["num_open"] = in_preprocess, in_inference
-        controller.swaps.end_superseded(read_stages(controller._directory), {"a"})
+        controller.swaps.end_unneeded(read_stages(controller._directory), {"a"})
         assert ended == []
     clock[0] += 31
-    controller.swaps.end_superseded(read_stages(controller._directory), {"a"})
+    controller.swaps.end_unneeded(read_stages(controller._directory), {"a"})
     assert sorted(ended) == sorted(pids[:3])
 
 
-def test_an_old_process_is_kept_for_requests_that_were_in_preprocess_at_its_swap(controller, clock, pids, ended):
-    """Later requests, which preprocess always has, hold the new process."""
+def test_an_old_process_and_its_worker_stay_for_requests_that_were_in_preprocess_at_its_swap(
+    controller, clock, pids, ended
+):
+    """Later requests, which preprocess always has, hold the new process. The worker ends in the second round."""
     before = stage(controller, "a", pids[0], "preprocess")
-    old = stage(controller, "a", pids[1])
+    old = stage(controller, "a", pids[1], worker_pid=pids[3])
     stage(controller, "a", pids[2], generation=1, num_open=1)
     steps = ((1, 0), (1, 0), (0, 1), (1, 0), (0, 0), (1, 0))
     for in_preprocess, in_old in steps:
-        before.record["num_open"], old.record["num_open"] = in_preprocess, in_old
-        controller.swaps.end_superseded(read_stages(controller._directory))
         assert ended == []
+        before.record["num_open"], old.record["num_open"] = in_preprocess, in_old
+        controller.swaps.end_unneeded(read_stages(controller._directory))
         clock[0] += 31 if (in_preprocess, in_old) != (0, 0) else 20
-    controller.swaps.end_superseded(read_stages(controller._directory))
-    assert ended == pids[1:2]
+    assert ended == pids[3:]
+    controller.swaps.end_unneeded(read_stages(controller._directory))
+    assert ended == [pids[3], pids[1]]
 
 
 def test_a_briefly_stopped_process_is_not_killed(controller, child):

@@ -140,17 +140,6 @@ def test_two_models_never_evict_each_other_in_turns(pauses):
         assert all(later - earlier >= MIN_RESIDENCY for earlier, later in pairwise(times))
 
 
-@given(
-    st.integers(-9, 9),
-    st.integers(1, 20),
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.integers(0, 99), st.booleans()), max_size=6),
-)
-def test_the_only_device_is_the_place_whatever_it_holds(free, wanted, models):
-    residents = [Resident(str(number), *fields) for number, fields in enumerate(models)]
-    only = Device("cuda:0", free, 9, residents)
-    assert place([only], wanted, now_ns=NOW, min_residency_ns=50) is only
-
-
 # --- whole rounds
 
 

@@ -53,20 +53,23 @@ def test_processes_of_a_model_are_summed_and_those_that_have_ended_still_count(t
         "requests": 4,
         "errors": 1,
         "items": 4,
+        "loads": 0,
         "p50_ms": None,
         "p99_ms": None,
     }
 
 
-def test_counters_are_told_apart_by_stage(tmp_path, book):
+def test_counters_are_told_apart_by_stage_and_loads_are_those_of_weights(tmp_path, book):
     for stage, count in (("preprocess", 2), ("inference", 3)):
         status = StatusWriter(tmp_path, "org__m", stage, 0)
         status.add(num_refused=count)
+        status.loaded()
         book.see()
         status.remove()
     book.see()
     found = [book.totals(stage)["org__m"].total["num_refused"] for stage in ("preprocess", "inference", "")]
     assert found == [2, 3, 5]
+    assert book.summary("org__m")["loads"] == 1
 
 
 def test_a_revision_counts_for_its_model_and_another_model_does_not(tmp_path, book):

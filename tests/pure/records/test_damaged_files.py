@@ -12,7 +12,6 @@ from sie_triton.models.environments.venv import RECORD, Venv
 from sie_triton.models.weights.hub import _read_pin
 from sie_triton.models.weights.local_cache import keep_names, known_names
 from sie_triton.records import calls
-from sie_triton.records.grants import answer_path, granted_device
 from sie_triton.records.known_file import FILE as KNOWN
 from sie_triton.records.known_file import KnownFile, write_known
 from sie_triton.records.serving_file import FILE as SERVING
@@ -121,8 +120,3 @@ def test_files_of_others_in_the_directory_of_calls_are_left_alone(tmp_path):
     assert not dead.exists()
     assert alive.exists()
     assert all((tmp_path / name).exists() for name in names)
-
-
-def test_an_answer_that_is_no_text_grants_nothing(tmp_path):
-    answer_path(tmp_path, 5).write_bytes(b"\xff")
-    assert granted_device(tmp_path, 5) is None

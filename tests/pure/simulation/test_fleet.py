@@ -8,43 +8,11 @@ from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.run import REFERENCE, RULES
 from benchmarks.simulation.scaling import (
     COOLDOWN_S,
-    MAX_GROWTH,
     POLL_S,
     STABILISATION_S,
     Demand,
     Scaling,
-    wanted,
 )
-
-DEMANDS = st.builds(
-    Demand,
-    queue_depth=st.integers(0, 500),
-    pending=st.integers(0, 1),
-    leased=st.integers(0, 5),
-    rejected_per_s=st.floats(0, 20),
-)
-POLLS = st.lists(st.one_of(st.just(Demand()), DEMANDS), min_size=1, max_size=120)
-
-
-@given(POLLS, st.integers(0, 3), st.integers(3, 40))
-def test_the_number_of_workers_keeps_to_its_bounds(demands, least, most):
-    scaling, num = Scaling(least, most), least
-    history = []  # (time, number that the metrics ask for)
-    active_at = float("-inf")
-    for poll, demand in enumerate(demands):
-        now, before = poll * POLL_S, num
-        num = scaling.next(now, demand, num)
-        history.append((now, min(most, max(1, least, wanted(demand)))))
-        active_at = now if demand.is_active else active_at
-        assert least <= num <= most
-        assert num - before <= max(MAX_GROWTH, before)
-        recent = [asked for at, asked in history if at > now - STABILISATION_S]
-        if num < before and num:
-            assert num >= max(recent[-1:])
-            assert all(asked <= before for asked in recent)
-        if before and not num:
-            assert now - active_at >= COOLDOWN_S
-            assert not demand.is_active
 
 
 @given(st.integers(1, 30))

@@ -1,5 +1,6 @@
 """The tokenizers in a model's directory are made once, and put over its files."""
 
+import errno
 import json
 import os
 import signal
@@ -149,6 +150,18 @@ def test_a_directory_where_nothing_can_be_stored_is_not_used(minilm_directory, t
     monkeypatch.setattr(tokenizer_files, "temporary_directory", lambda: Path("/proc"))
     with pytest.raises(LoadError):
         with_tokenizers(of, minilm_directory, tmp_path, print)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "disk full"), (errno.EIO, "failed")])
+def test_a_full_disk_is_the_reason_why_a_tokenizer_is_not_stored(minilm_directory, tmp_path, monkeypatch, code, reason):
+    def write(order, **_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tokenizer_files, "write_tokenizer", write)
+    of = spec(weights=str(minilm_directory), runtime=spec().runtime.__class__(cache_dir=str(tmp_path / "cache")))
+    with pytest.raises(LoadError) as caught:
+        with_tokenizers(of, minilm_directory, tmp_path, print)
+    assert caught.value.reason == reason
 
 
 def test_messages_name_the_models_directory():

@@ -227,26 +227,6 @@ def test_a_peer_that_dies_in_the_middle_of_a_message(size, monkeypatch):
     channel.close()
 
 
-@pytest.mark.parametrize("num_bytes", [10, 4 * MB])
-def test_killing_the_peer_at_any_time_raises_an_error(num_bytes):
-    message = ["x" * 1000, numbers(num_bytes)]
-    for attempt in range(15):
-        with peer(echo) as (channel, pid):
-            timer = threading.Timer(attempt * 0.0013, os.kill, (pid, signal.SIGKILL))
-            timer.start()
-            with pytest.raises((EOFError, OSError)):
-                talk(channel, message)
-            timer.join()
-
-
-def talk(channel: Channel, message: object) -> None:
-    """Exchange messages until the channel fails."""
-    while True:
-        channel.send(message)
-        assert channel.poll(20)
-        assert same(channel.recv(), message)
-
-
 def test_a_blocked_send_fails_when_the_stopped_peer_is_killed():
     """The socket is full, and the sender blocks."""
     with peer(lambda channel: time.sleep(60)) as (channel, pid):

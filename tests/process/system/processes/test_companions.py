@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
@@ -13,7 +12,7 @@ from sie_triton.system.processes import supervisor
 from sie_triton.system.processes.child import start
 from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
-from sie_triton.system.processes.supervisor import Companion, Supervisor
+from sie_triton.system.processes.supervisor import Companion
 from tests.support.controller import wait_for
 
 SERVER = ["http.server", "--bind=127.0.0.1", "0"]
@@ -69,29 +68,6 @@ def test_a_companion_that_cannot_be_started_again_can_be_closed(tmp_path, monkey
         monkeypatch.setattr(supervisor, "start", fail)
         os.kill(companion.pid, signal.SIGKILL)
         assert tried.wait(60)
-
-
-def test_a_companion_closed_before_its_restart_is_not_started():
-    starts, restarting = [], threading.Event()
-
-    class Dies:
-        name, log = "it", Log(Path("log"))
-        wait = staticmethod(lambda: None if starts else "with status 1")
-        start = staticmethod(lambda: starts.append(1))
-        stop = wait_ready = staticmethod(lambda: None)
-
-    supervisor = Supervisor(Dies(), lambda line: restarting.set())
-    supervisor._starting.acquire()
-    thread = threading.Thread(target=supervisor.keep_running)
-    thread.start()
-    restarting.wait(5)
-    closing = threading.Thread(target=supervisor.close)
-    closing.start()
-    wait_for(supervisor._closing.is_set)
-    supervisor._starting.release()
-    thread.join(5)
-    closing.join(5)
-    assert starts == []
 
 
 @pytest.mark.usefixtures("nothing_is_left")

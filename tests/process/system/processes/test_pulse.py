@@ -19,7 +19,7 @@ from sie_triton.settings import read_settings
 from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.pids import is_alive
-from sie_triton.system.processes.supervisor import VARIABLE, Companion, Pulse, beat
+from sie_triton.system.processes.supervisor import Companion, Pulse, beat
 from tests.support.controller import wait_for
 
 BEATS = """
@@ -67,11 +67,6 @@ def test_a_full_pipe_does_not_block_a_beating_child(monkeypatch):
         beat()
     assert not watched.is_lost()
     watched.close()
-
-
-def test_a_beat_without_a_watching_parent_does_nothing(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-    beat()
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])

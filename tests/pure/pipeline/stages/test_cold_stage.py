@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from sie_triton.errors import BusyError, LoadError, ModelError
+from sie_triton.errors import REASONS, BusyError, LoadError, ModelError
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.cold_stage import ColdStage
@@ -126,8 +126,12 @@ def test_only_unanswered_requests_are_computed_after_the_load(echo):
     assert echo.status.record["num_open"] == 0
 
 
-@pytest.mark.parametrize(("code", "is_remembered"), [(errno.EMFILE, False), (errno.ENFILE, False), (errno.EIO, True)])
-def test_a_lack_of_file_handles_is_not_remembered(echo, monkeypatch, code, is_remembered):
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(errno.EMFILE, ""), (errno.ENFILE, ""), (errno.EIO, "failed"), (errno.ENOSPC, "disk full")],
+)
+def test_a_failed_load_is_remembered_with_its_reason_and_a_lack_of_file_handles_is_not(echo, monkeypatch, code, reason):
+    is_remembered = bool(reason)
     load, problems = echo.load, [OSError(code, os.strerror(code))]
 
     def load_later() -> str:
@@ -138,7 +142,7 @@ def test_a_lack_of_file_handles_is_not_remembered(echo, monkeypatch, code, is_re
     monkeypatch.setattr(echo, "load", load_later)
     (told,) = run(echo, [FakeRequest()])
     assert isinstance(told, LoadError if is_remembered else BusyError)
-    assert echo.status.record["load_failure"] == 0 or is_remembered
+    assert echo.status.record["load_failure"] == ([*REASONS].index(reason) + 1 if is_remembered else 0)
     (later,) = run(echo, [FakeRequest()])
     assert (later is told) if is_remembered else (later == {"x": 1})
 
