@@ -65,7 +65,7 @@ def measure(scratch: Path, rounds: int, seconds: float, clients: int) -> dict[st
         with SIEClient(grpc_of(settings)) as client:
             client.encode(MODEL, items[:64])
         load = partial(perf_analyzer.measure, triton_name(MODEL), grpc_of(settings), scratch / "input.json")
-        figures = {
+        figures: dict[str, Callable[[], float]] = {
             f"server, {clients} clients, one text a request, texts/s": lambda: load(clients, seconds)["per_second"],
             "sentence-transformers in process, length-sorted, texts/s": partial(per_second, library.encode),
             "our packed forward in process, texts/s": partial(per_second, lanes.dense),
