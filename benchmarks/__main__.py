@@ -33,7 +33,7 @@ MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys
     "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
     "precision: MiniLM in float32, bfloat16 and int8; "
     "large: requests of 32 and 256 texts; "
-    "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
+    "cluster: what the queue adds to a request; "
     "simulated: a cluster of three workers, compared with its simulation; "
     "copies: texts/s of a busy model by the number of GPUs, which are pretended",
 )

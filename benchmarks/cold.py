@@ -12,7 +12,6 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import known
 from benchmarks.compare import MODEL
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
@@ -44,8 +43,7 @@ def run(*, models: int, output: Path | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         names = [f"copy/model-{i:03}" for i in range(models)]
         settings = settings_of(Path(scratch), names)
-        rows = known.measure(settings, names[-NUM_FIRST_ANSWERS:])
-        rows += measure(settings, names, Console(stderr=True))
+        rows = measure(settings, names, Console(stderr=True))
     print_table(f"{models} cold models", HEAD, rows)
     if output is not None:
         command = f"scripts/bench --what cold --models {models}"

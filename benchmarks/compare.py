@@ -61,7 +61,7 @@ def measure(scratch: Path, rounds: int, seconds: float, clients: int) -> dict[st
     def forward_ms() -> float:
         return 1000 * statistics.median(timed(partial(lanes.dense, [item])) for item in items[:NUM_SINGLES])
 
-    with serving(scratch, MODEL, dense_file(MINILM, 384)) as settings:
+    with serving(scratch, {MODEL: dense_file(MINILM, 384)}) as settings:
         with SIEClient(grpc_of(settings)) as client:
             client.encode(MODEL, items[:64])
         load = partial(perf_analyzer.measure, triton_name(MODEL), grpc_of(settings), scratch / "input.json")

@@ -17,7 +17,7 @@ import tritonclient.grpc as triton
 import yaml
 
 from benchmarks.ports import ports_of_a_server
-from benchmarks.preprocess import DIM, infer, saved, tensor
+from benchmarks.preprocess import infer, static_file, tensor
 from benchmarks.tables import markdown_table, print_table
 from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
@@ -62,14 +62,9 @@ def served(scratch: Path, num_gpus: int) -> Iterator[Settings]:
     """Start a server of one model, and its controller, on a machine that pretends so many GPUs."""
     models = scratch / "models"
     models.mkdir()
-    file = {
-        "sie_id": MODEL,
-        "weights_path": str(saved(scratch / "static")),
-        "tasks": {"encode": {"dense": {"dim": DIM}}},
-        "max_sequence_length": 256,
-        "profiles": {"default": {"max_batch_tokens": 16384, "adapter_path": "static_embedding"}},
-    }
-    (models / f"{triton_name(MODEL)}.yaml").write_text(yaml.safe_dump(file))
+    (models / f"{triton_name(MODEL)}.yaml").write_text(
+        yaml.safe_dump({"sie_id": MODEL, **static_file(scratch / "static")})
+    )
     path = os.pathsep.join(filter(None, (str(PRETENDED), os.environ.get("PYTHONPATH"))))
     pretended = {"PYTHONPATH": path, "PRETENDED_GPUS": str(num_gpus), "PRETENDED_PASS_S": str(PASS_S)}
     with environment(pretended):

@@ -16,19 +16,15 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-import yaml
 
 from benchmarks.compare import MODEL
-from benchmarks.library_comparison import dense_file, tiny_file
-from benchmarks.ports import ports_of_a_server
-from benchmarks.preprocess import DIM, saved
+from benchmarks.library_comparison import MINILM, dense_file, serving, tiny_file
+from benchmarks.preprocess import static_file
 from benchmarks.tables import markdown_table, print_table
 from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
-from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import doors, wait_for_door
-from sie_triton.server.launch import Server
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import Settings
 from sie_triton.system.host.container import num_processors
 
 TINY, STATIC = "bench/tiny", "bench/static"
@@ -55,18 +51,8 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
 @contextmanager
 def served(scratch: Path) -> Iterator[tuple[Settings, int]]:
     """Start a server of the models; yield its settings and the pid of its door."""
-    models = scratch / "models"
-    models.mkdir()
-    static = dense_file(str(saved(scratch / "static")), DIM)
-    static["profiles"]["default"]["adapter_path"] = "static_embedding"
-    for name, file in ((TINY, tiny_file(scratch)), (STATIC, static)):
-        (models / f"{name.partition('/')[2]}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
-    settings = read_settings(
-        data_dir=scratch / "data", models_dir=models, device="cpu", engine="torch", **ports_of_a_server()
-    )
-    write_repository(scratch / "repository", settings, [MODEL, TINY, STATIC], runtime=settings.runtime)
-    with Server(settings, scratch / "repository") as server, doors(settings, {}) as processes:
-        server.wait_ready()
+    files = {MODEL: dense_file(MINILM, 384), TINY: tiny_file(scratch), STATIC: static_file(scratch / "static")}
+    with serving(scratch, files) as settings, doors(settings, {}) as processes:
         wait_for_door(settings)
         yield settings, processes[0].pid
 

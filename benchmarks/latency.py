@@ -82,18 +82,16 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
         graph = wait_for_graph(with_graphs)
         hand = stack.enter_context(by_hand(Path(scratch) / "hand", graph))
         alone = measure_alone(with_graphs, without, hand, graph, rounds)
-        graph_bytes = weights_bytes(with_graphs) - weights_bytes(without)
         servers = {"graphs": (with_graphs, MODEL), "PyTorch alone": (without, MODEL), BY_HAND: (hand, handmade.PLAIN)}
         crowds = measure_crowds(servers, CROWDS, Path(scratch), rounds, seconds)
     with tempfile.TemporaryDirectory() as scratch, tiny(Path(scratch)) as settings:
         crowds |= measure_crowds({"two layers of 64": (settings, TINY)}, CROWDS[:1], Path(scratch), rounds, seconds)
     told = [table_alone(alone, rounds), table_of_crowds(crowds, rounds)]
-    told.append(f"A graph of MiniLM takes {graph_bytes / 1e6:.0f} MB more.")
     command = f"Printed by `scripts/bench --what latency --rounds {rounds} --seconds {seconds:g}`."
     if output is not None:
         output.write_text("\n".join([*told, command, ""]))
     medians = {name: statistics.median(each) for name, each in crowds.items()}
-    print(json.dumps({"alone": alone, "crowds": medians, "graph_bytes": graph_bytes}))
+    print(json.dumps({"alone": alone, "crowds": medians}))
 
 
 @contextmanager
@@ -104,7 +102,7 @@ def minilm(scratch: Path, engine: str, beside: Settings | None = None) -> Iterat
     """
     if beside is not None:
         shutil.copytree(beside.data_dir / "measurements", scratch / "data" / "measurements")
-    served = serving(scratch, MODEL, dense_file(MINILM, 384), engine=engine)
+    served = serving(scratch, {MODEL: dense_file(MINILM, 384)}, engine=engine)
     with served as settings, SIEClient(grpc_of(settings)) as client:
         client.encode(MODEL, texts(64))
         yield settings
@@ -112,7 +110,10 @@ def minilm(scratch: Path, engine: str, beside: Settings | None = None) -> Iterat
 
 @contextmanager
 def tiny(scratch: Path) -> Iterator[Settings]:
-    with serving(scratch, TINY, tiny_file(scratch), engine="auto") as settings, SIEClient(grpc_of(settings)) as client:
+    with (
+        serving(scratch, {TINY: tiny_file(scratch)}, engine="auto") as settings,
+        SIEClient(grpc_of(settings)) as client,
+    ):
         client.encode(TINY, texts(64))
         wait_for_graph(settings, TINY)
         yield settings
@@ -145,10 +146,6 @@ def wait_for_graph(settings: Settings, model: str = MODEL) -> Path:
 def record_of(settings: Settings, model: str = MODEL) -> Record:
     (record,) = records_of(settings.status_dir, triton_name(model), "inference")
     return record
-
-
-def weights_bytes(settings: Settings) -> int:
-    return int(record_of(settings)["weights_bytes"])
 
 
 def measure_alone(

@@ -16,6 +16,7 @@ from benchmarks.lanes import median_ratio
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.launch import Server
@@ -32,7 +33,7 @@ def served(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) -> 
 
     By default the engine is PyTorch alone, so that no graph is exported during the measurement.
     """
-    with serving(scratch, model, file, **given) as settings, SIEClient(grpc_of(settings)) as client:
+    with serving(scratch, {model: file}, **given) as settings, SIEClient(grpc_of(settings)) as client:
         yield client
 
 
@@ -56,11 +57,12 @@ def grpc_of(settings: Settings) -> str:
 
 
 @contextmanager
-def serving(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) -> Iterator[Settings]:
-    """Start a server like `served`; yield its settings."""
+def serving(scratch: Path, files: Mapping[str, Mapping[str, Any]], **given: Any) -> Iterator[Settings]:
+    """Start a server like `served`, of a model for each of `files`; yield its settings."""
     models = scratch / "models"
     models.mkdir(parents=True)
-    (models / "model.yaml").write_text(yaml.safe_dump({"sie_id": model, **file}))
+    for model, file in files.items():
+        (models / f"{triton_name(model)}.yaml").write_text(yaml.safe_dump({"sie_id": model, **file}))
     settings = read_settings(
         **{
             "data_dir": scratch / "data",
@@ -71,7 +73,7 @@ def serving(scratch: Path, model: str, file: Mapping[str, Any], **given: Any) ->
             **given,
         }
     )
-    write_repository(scratch / "repository", settings, [model], runtime=settings.runtime)
+    write_repository(scratch / "repository", settings, [*files], runtime=settings.runtime)
     with Server(settings, scratch / "repository") as server:
         server.wait_ready()
         yield settings

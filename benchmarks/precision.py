@@ -46,7 +46,7 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
         file = dense_file(MINILM, 384)
         servers = {
             name: stack.enter_context(
-                serving(root / name, MODEL, file, engine="auto", default_compute_precision=name, fork_stubs=False)
+                serving(root / name, {MODEL: file}, engine="auto", default_compute_precision=name, fork_stubs=False)
             )
             for name in native_precisions()
         }

@@ -4,9 +4,8 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -14,18 +13,13 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
-import yaml
 from safetensors.numpy import save_file
 
-from benchmarks.ports import ports_of_a_server
+from benchmarks.library_comparison import dense_file, grpc_of, serving
 from benchmarks.tables import Figures, markdown_table, print_table, rows_with_ratios
 from benchmarks.texts import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.models.weights import locate
-from sie_triton.pipeline.render.build import write_repository
-from sie_triton.server.companions import fork_servers
-from sie_triton.server.launch import Server
-from sie_triton.settings import Settings, read_settings
 from sie_triton.system.host.container import num_processors
 
 MODELS = [f"bench/static-{i}" for i in range(8)]
@@ -67,8 +61,8 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
 
 def measure(scratch: Path, seconds: float, **given: Any) -> Figures:
     """Return the figures of one server with the settings `given`, each rate over `seconds`."""
-    with served(scratch, **given) as settings:
-        address = f"{settings.host}:{settings.grpc_port}"
+    with serving(scratch, dict.fromkeys(MODELS, static_file(scratch / "static")), **given) as settings:
+        address = grpc_of(settings)
         for model in MODELS:
             infer(address, model, texts(1))
         figures = {}
@@ -80,26 +74,11 @@ def measure(scratch: Path, seconds: float, **given: Any) -> Figures:
     return figures
 
 
-@contextmanager
-def served(scratch: Path, **given: Any) -> Iterator[Settings]:
-    """Start a server of all models."""
-    weights, models = saved(scratch / "static"), scratch / "models"
-    models.mkdir()
-    file = {
-        "weights_path": str(weights),
-        "tasks": {"encode": {"dense": {"dim": DIM}}},
-        "max_sequence_length": 256,
-        "profiles": {"default": {"max_batch_tokens": 16384, "adapter_path": "static_embedding"}},
-    }
-    for name in MODELS:
-        (models / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
-    settings = read_settings(
-        data_dir=scratch / "data", models_dir=models, device="cpu", engine="torch", **ports_of_a_server(), **given
-    )
-    write_repository(scratch / "repository", settings, MODELS, runtime=settings.runtime)
-    with fork_servers(settings, ()), Server(settings, scratch / "repository") as server:
-        server.wait_ready()
-        yield settings
+def static_file(directory: Path) -> dict[str, Any]:
+    """Save a static model in `directory`, and return its model file."""
+    file = dense_file(str(saved(directory)), DIM)
+    file["profiles"]["default"]["adapter_path"] = "static_embedding"
+    return file
 
 
 def saved(directory: Path) -> Path:

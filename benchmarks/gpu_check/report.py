@@ -44,17 +44,6 @@ TABLES: Mapping[str, Table] = {
         "Token states compared with transformers' eager attention in float32, the worst token",
         {"model": "model", "kernel": "computed by", **COMPARED},
     ),
-    "cudnn": Table(
-        "SDPA on new shapes, milliseconds per call",
-        {
-            "setting": "cuDNN",
-            "backend": "chosen backend",
-            "shapes": "new shapes",
-            "first_ms": "first call, median",
-            "worst_ms": "first call, worst",
-            "again_ms": "second call, median",
-        },
-    ),
     "graphs": Table("CUDA graphs while passes run", {"what": "", "detail": "", "passed": ""}),
     "speed": Table(
         "Forward passes in this process",

@@ -60,12 +60,6 @@ SIZES: Mapping[str, Size] = {
         {},
         (1, 7, 64, 300, 300, 512),
     ),
-    "BERT-large": Size(
-        "BertConfig",
-        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
-        {},
-        (1, 7, 64, 300, 300, 512),
-    ),
     # Fast, with much memory per token.
     "BERT, wide": Size("BertConfig", {"num_hidden_layers": 2, "intermediate_size": 32768}, {}, ()),
     "DeBERTa-v3-base": DEBERTA_V3,

@@ -1,7 +1,7 @@
 """`sie-triton config`: the settings that `serve` would use, and where their values come from."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from rich.text import Text
@@ -10,15 +10,6 @@ from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_un
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 from sie_triton.system.printing import Console, echo
-
-
-class Setting(NamedTuple):
-    """An effective setting; `source` is its flag, its variable, the path of the settings file, or DEFAULT."""
-
-    name: str
-    value: Any
-    source: str
-    effect: str
 
 
 @click.command(cls=SettingsCommand)
@@ -35,24 +26,17 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
     """
     warn_of_unknown_variables()
     console = Console()
-    for name, value, source, effect in effective(flags):
+    resolved = read_settings(**flags).model_dump(mode="json")
+    given, in_file = {name for name, value in flags.items() if value is not None}, file_settings()
+    for name, field in Settings.model_fields.items():
+        source, value = source_of(name, given, in_file), shown(name, resolved[name])
         if changed and source == DEFAULT:
             continue
         if as_json:
-            echo(json.dumps({"name": name, "value": value, "source": source, "effect": effect}))
+            echo(json.dumps({"name": name, "value": value, "source": source, "effect": field.description}))
             continue
         console.print_line(Text.assemble((name, "bold"), f": {value}  ({source})"))
-        console.print_line(f"    {effect}", style="dim")
-
-
-def effective(flags: dict[str, Any]) -> list[Setting]:
-    """Return all settings as commands would resolve them from these flags; a flag that is None was not given."""
-    resolved = read_settings(**flags).model_dump(mode="json")
-    given, in_file = {name for name, value in flags.items() if value is not None}, file_settings()
-    return [
-        Setting(name, shown(name, resolved[name]), source_of(name, given, in_file), str(field.description))
-        for name, field in Settings.model_fields.items()
-    ]
+        console.print_line(f"    {field.description}", style="dim")
 
 
 def shown(name: str, value: Any) -> Any:

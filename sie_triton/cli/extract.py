@@ -1,16 +1,26 @@
 """`sie-triton extract`: find entities, relations, classes and objects in texts and images on a running server."""
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sie_triton.cli.bulk.options import FILE, BulkOptions, bulk_options
-from sie_triton.cli.bulk.parameters import LORA_OPTION, OPTIONS, PAGES_OPTION, PROFILE, client_arguments
-
-if TYPE_CHECKING:
-    from sie_triton.cli.bulk.run import Call
-    from sie_triton.client import SIEClient
+from sie_triton.cli.bulk.command import execute, json_sink, run_of
+from sie_triton.cli.bulk.lines import InputLine, source
+from sie_triton.cli.bulk.options import (
+    FILE,
+    LORA_OPTION,
+    OPTIONS,
+    PAGES_OPTION,
+    PROFILE,
+    BulkOptions,
+    bulk_options,
+    client_arguments,
+)
+from sie_triton.cli.bulk.records import Record, Sink, is_error, without_times, write_out
+from sie_triton.client import SIEClient
 
 
 @click.command()
@@ -45,21 +55,55 @@ def extract(model: str, texts: tuple[str, ...], labels: str, images: tuple[Path,
 
     Models without labels of their own require --labels. Labels may be phrases: --labels 'place of birth,date'.
     """
-    from sie_triton.cli.bulk.command import execute, json_sink, run_of
-    from sie_triton.cli.bulk.lines import Form, source
-    from sie_triton.cli.bulk.records import without_times
-    from sie_triton.cli.extract_output import FindingsOut
-
-    options = BulkOptions.taken_from(flags)
+    options, arguments = BulkOptions.taken_from(flags), client_arguments(flags)
     names = [name for each in labels.split(",") if (name := each.strip())]
-    lines = source(texts, images, options.input, options.field, Form())
-    run = run_of("extract", model, lines, "jsonl", {"labels": names, **client_arguments(flags)})
+    lines = source(texts, images, options.input, options.field)
+    run = run_of("extract", model, lines, "jsonl", {"labels": names, **arguments})
 
-    def call(client: "SIEClient") -> "Call":
-        arguments = client_arguments(flags)
-        return lambda lines: list(
-            map(without_times, client.extract(model, [line.item for line in lines], names, **arguments))
-        )
+    def call(client: SIEClient, chunk: Sequence[InputLine]) -> list[Record]:
+        return [*map(without_times, client.extract(model, [line.item for line in chunk], names, **arguments))]
 
     sink = json_sink(options, run) if options.output or options.as_json else FindingsOut()
     execute(lines, sink, call, options, query_bytes=sum(len(name.encode()) for name in names))
+
+
+class FindingsOut(Sink):
+    """Prints findings. Each line begins with the number of its text or image; of a PDF, with a colon and the page."""
+
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
+        for line, record in zip(lines, records, strict=True):
+            for result in record.get("pages", [record]):
+                number = f"{line.number}:{result['page']}" if "page" in result else line.number
+                for cells in fields(result):
+                    words = (str(cell).translate({ord(space): " " for space in "\t\n\r"}) for cell in (number, *cells))
+                    write_out(("\t".join(words) + "\n").encode())
+
+
+def fields(result: Record) -> Iterator[tuple[Any, ...]]:
+    """Yield the fields of each finding: its kind, then as in the help of `sie-triton extract`."""
+    if is_error(result):
+        yield ("error", result["error"])
+        return
+    for entity in result["entities"]:
+        named = entity["label"], _score(entity)
+        if "start" in entity:
+            yield ("entity", *named, entity["start"], entity["end"], entity["text"])
+        else:
+            yield ("line", *named, entity["text"], *_box(entity))
+    for relation in result["relations"]:
+        yield ("relation", relation["relation"], _score(relation), relation["head"], relation["tail"])
+    for each in result["classifications"]:
+        yield ("classification", each["label"], _score(each))
+    for each in result["objects"]:
+        yield ("object", each["label"], _score(each), *_box(each))
+    if result["data"]:
+        yield ("data", json.dumps(result["data"], ensure_ascii=False))
+
+
+def _box(found: Mapping[str, Any]) -> list[str]:
+    """Return left, top, right and bottom as text; empty if the finding has no box."""
+    return [f"{edge:.0f}" for edge in found.get("bbox") or ()]
+
+
+def _score(found: Mapping[str, Any]) -> str:
+    return f"{found['score']:.4f}"

@@ -10,7 +10,6 @@ import click
 from sie_triton.cli.cache import cache
 from sie_triton.cli.cluster import cluster, config_service, gateway, sidecar
 from sie_triton.cli.config import config
-from sie_triton.cli.door import door
 from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
 from sie_triton.cli.evals import evaluate
@@ -30,14 +29,18 @@ from sie_triton.cli.options import (
 )
 from sie_triton.cli.score import score
 from sie_triton.cli.top import top
-from sie_triton.errors import SIEError
+from sie_triton.errors import ServerError, SIEError
 from sie_triton.models.weights.local_cache import use_local_cache
+from sie_triton.server import preflight
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
+from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.sources import SECRETS, flag
+from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.system.printing import echo
 from sie_triton.system.processes.command_line import blank
-from sie_triton.system.processes.signals import ends_silently
+from sie_triton.system.processes.limits import raise_limit
+from sie_triton.system.processes.signals import ends_silently, until_signal, wait_for_signal
 
 RENDER_SETTINGS = (
     "models_dir",
@@ -148,6 +151,33 @@ def controller(**flags: Any) -> None:
     run(settings)
 
 
+DOOR_SETTINGS = (
+    *("host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token"),
+    *TelemetrySettings.model_fields,
+    *(name for name in DoorSettings.model_fields if name != "door"),
+)
+
+
+@cli.command()
+@settings_options(DOOR_SETTINGS)
+def door(**flags: Any) -> None:
+    """Run only the door, on --host, in front of a Triton and a controller on --triton-host.
+
+    `sie-triton serve` starts its own door.
+    """
+    # What it imports takes as long as all else that the command line imports.
+    from sie_triton.server.companions import doors, wait_for_door
+
+    settings = settings_of_server(**flags)
+    raise_limit()
+    if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
+        raise ServerError("\n".join(problems))
+    with until_signal(), doors(settings, {}, lambda line: echo(line, err=True)):
+        wait_for_door(settings)
+        echo("SIE door ready")
+        wait_for_signal()
+
+
 @cli.command()
 @click.option("--watch", is_flag=True, help="keep running, and update the table")
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON, once")
@@ -193,7 +223,6 @@ cli.add_command(models)
 cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(cache)
-cli.add_command(door)
 cli.add_command(gateway)
 cli.add_command(sidecar)
 cli.add_command(config_service)

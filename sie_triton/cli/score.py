@@ -1,20 +1,22 @@
 """`sie-triton score`: relevance of texts to a query, or of the text of each pair to its query."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from heapq import nlargest
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
 
 import click
+from rich.table import Table
+from rich.text import Text
 
-from sie_triton.cli.bulk.options import BulkOptions, bulk_options
-from sie_triton.cli.bulk.parameters import LORA_OPTION, OPTIONS, PROFILE, client_arguments
+from sie_triton.cli.bulk.command import execute, json_sink, run_of
+from sie_triton.cli.bulk.lines import Form, InputLine, source
+from sie_triton.cli.bulk.options import LORA_OPTION, OPTIONS, PROFILE, BulkOptions, bulk_options, client_arguments
+from sie_triton.cli.bulk.part import RankedPart, Run, ranked
+from sie_triton.cli.bulk.records import Record, Sink, is_error, to_json, write_out
+from sie_triton.client import SIEClient
 from sie_triton.contract import SCORE_MODES
-
-if TYPE_CHECKING:
-    from sie_triton.cli.bulk.lines import InputLine
-    from sie_triton.cli.bulk.part import Run
-    from sie_triton.cli.bulk.records import Record, Sink
-    from sie_triton.cli.bulk.run import Call
-    from sie_triton.client import SIEClient
+from sie_triton.system.printing import Console
 
 # Parameters that the client takes in its argument `options`.
 IN_OPTIONS = ("score_mode",)
@@ -47,16 +49,13 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
 
     --output works as in sie-triton encode: the same command continues an interrupted run.
     """
-    from sie_triton.cli.bulk.command import execute, run_of
-    from sie_triton.cli.bulk.lines import Form, source
-
     options = BulkOptions.taken_from(flags)
     arguments = client_arguments(flags, IN_OPTIONS)
     lines = source(texts, (), options.input, options.field, Form(has_query=query is None))
     run = run_of("score", model, lines, "jsonl", {"query": query, **arguments})
 
-    def call(client: "SIEClient") -> "Call":
-        return lambda lines: scored(client, model, query, lines, arguments)
+    def call(client: SIEClient, chunk: Sequence[InputLine]) -> list[Record]:
+        return scored(client, model, query, chunk, arguments)
 
     if query is None:
         # Most pairs need a request each: Triton batches what arrives together.
@@ -66,8 +65,8 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
 
 
 def scored(
-    client: "SIEClient", model: str, query: str | None, lines: Sequence["InputLine"], arguments: Mapping[str, Any]
-) -> list["Record"]:
+    client: SIEClient, model: str, query: str | None, lines: Sequence[InputLine], arguments: Mapping[str, Any]
+) -> list[Record]:
     """Return the scores of lines, in their order; `query` None: of pairs, which have the same query."""
     items = [{**line.item, "id": str(i)} for i, line in enumerate(lines)]
     result = client.score(model, lines[0].query if query is None else query, items, **arguments)
@@ -75,19 +74,84 @@ def scored(
     return [{**records[i], "item_id": item_id(line)} for i, line in enumerate(lines)]
 
 
-def item_id(line: "InputLine") -> str:
+def item_id(line: InputLine) -> str:
     """Return the id that the client would give to the item of this line, if all were sent in one call."""
     return str(line.item["id"]) if "id" in line.item else f"item-{line.number - 1}"
 
 
-def _sink(options: BulkOptions, run: "Run") -> "Sink":
-    from sie_triton.cli.bulk.command import json_sink
-    from sie_triton.cli.bulk.part import RankedPart
-    from sie_triton.cli.score_output import PairTable, RankedOut, RankedTable
-
+def _sink(options: BulkOptions, run: Run) -> Sink:
     has_ranks = run["parameters"]["query"] is not None
     if options.is_for_people:
         return RankedTable() if has_ranks else PairTable()
     if not has_ranks:
         return json_sink(options, run)
     return RankedPart(options.output, run, overwrite=options.overwrite) if options.output else RankedOut()
+
+
+class RankedOut(Sink):
+    """JSON lines with ranks on standard output. A temporary file holds them until the last score is there."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO = TemporaryFile()  # noqa: SIM115, `close` closes it
+
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
+        self._file.writelines(map(to_json, records))
+
+    def finish(self) -> None:
+        for record in ranked(self._file):
+            write_out(to_json(record))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RankedTable(Sink):
+    """Table of the `max_rows` most relevant lines, the best first."""
+
+    def __init__(self, max_rows: int = 50) -> None:
+        self._max_rows = max_rows
+        self._best: list[tuple[float, int, InputLine, Record]] = []
+        self._num_scores = 0
+
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
+        new = [
+            (record["score"], -line.number, line, record)
+            for line, record in zip(lines, records, strict=True)
+            if not is_error(record)
+        ]
+        self._num_scores += len(new)
+        self._best = nlargest(self._max_rows, [*self._best, *new], key=lambda each: each[:2])
+
+    def finish(self) -> None:
+        console = Console()
+        table = made("rank", "score", "item", "text")
+        for rank, (score, _, line, record) in enumerate(self._best):
+            table.add_row(str(rank), f"{score:.4f}", record["item_id"], Text(one_line(line)))
+        if self._best:
+            console.print(table)
+        if self._num_scores > len(self._best):
+            console.print(f"{self._num_scores - len(self._best):,} more; --json prints all", style="dim")
+
+
+class PairTable(Sink):
+    """Score, query and text of each pair, in the order of the input."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+
+    def _write(self, lines: Sequence[InputLine], records: Sequence[Record]) -> None:
+        for line, record in zip(lines, records, strict=True):
+            shown = record["error"] if is_error(record) else f"{record['score']:9.4f}"
+            told = Text.assemble((shown, "bold"), f"  {' '.join(line.query.split())}  ", (one_line(line), "dim"))
+            self._console.print(told, no_wrap=True, overflow="ellipsis")
+
+
+def made(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def one_line(line: InputLine) -> str:
+    return " ".join(line.item.get("text", "").split())

@@ -11,7 +11,6 @@ ABOUT: Mapping[str, str] = {
     "fork": "whether CUDA works in a forked process after the imports, with and without flash-attn",
     "kernels": "each attention kernel compared with eager attention: head sizes, GQA, windows, causal, partial keys",
     "models": "whole models compared with transformers' eager attention: packed, padded, as CUDA graphs",
-    "cudnn": "the cost of a new shape with and without cuDNN's attention",
     "graphs": "CUDA graphs captured while passes run; passes after a failed capture",
     "speed": "tokens/s by kernel, number format and number of lanes; idle time of the GPU",
     "workers": "real worker processes: load, calibration, responses, kill -9, milliseconds until the memory is free",
@@ -36,7 +35,6 @@ def all_parts() -> list[CheckPart]:
         CheckPart("fork", _later("fork", "compare"), 50, is_needed=True),
         *(CheckPart(f"kernels/{name}", _later("kernels", "compare", name), 20, is_needed=True) for name in KERNELS),
         *(CheckPart(f"models/{name}", _later("models", "compare", name), 25, is_needed=True) for name in MODELS),
-        CheckPart("cudnn", _later("cudnn", "measure"), 30),
         CheckPart("graphs", _later("graphs", "check"), 30, is_needed=True),
         *(CheckPart(f"speed/{name}", _later("speed", "measure", name), 60) for name in TIMED),
         *(

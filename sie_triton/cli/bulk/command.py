@@ -1,16 +1,16 @@
 """The run that the options of a command describe."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
-from sie_triton.cli.bulk.lines import Source, Stream, chunks
+from sie_triton.cli.bulk.lines import InputLine, Source, Stream, chunks
 from sie_triton.cli.bulk.options import BulkOptions
 from sie_triton.cli.bulk.part import JsonPart, Run
-from sie_triton.cli.bulk.progress import Progress, progress
-from sie_triton.cli.bulk.records import JsonOut, Sink
-from sie_triton.cli.bulk.run import Call, run
+from sie_triton.cli.bulk.records import JsonOut, Record, Sink
+from sie_triton.cli.bulk.run import Progress, progress, run
 from sie_triton.client import SIEClient
 from sie_triton.system.printing import echo
 
@@ -29,14 +29,14 @@ def json_sink(options: BulkOptions, run: Run) -> Sink:
 def execute(
     source: Source,
     sink: Sink,
-    call: Callable[[SIEClient], Call],
+    call: Callable[[SIEClient, Sequence[InputLine]], list[Record]],
     options: BulkOptions,
     query_bytes: int = 0,
     max_concurrency: int = 4,  # as SIEClient's
 ) -> None:
     """Send the lines of `source` and write their records to `sink`. Exit with status 1 if some have an error.
 
-    `call` makes the function that sends lines by a client. `query_bytes` as in `chunks`. `max_concurrency` is the
+    `call` sends lines by a client and returns their records. `query_bytes` as in `chunks`. `max_concurrency` is the
     default of the option.
     """
     max_concurrency = options.max_concurrency or max_concurrency
@@ -49,7 +49,7 @@ def execute(
         try:
             run(
                 chunks(source.lines(sink.num_skipped), query_bytes),
-                call(client),
+                partial(call, client),
                 sink,
                 client,
                 max_concurrency=max_concurrency,

@@ -163,7 +163,9 @@ def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[bytes, int]]:
         is_first = False
 
 
-def source(texts: Sequence[str], images: Sequence[Path], path: Path | None, field: str | None, form: Form) -> Source:
+def source(
+    texts: Sequence[str], images: Sequence[Path], path: Path | None, field: str | None, form: Form = Form()
+) -> Source:
     """Return the input that a command names: texts and images, else the file `path`, else standard input.
 
     `form` is the form of lines unless `field` or the name of the file says otherwise.

@@ -79,7 +79,6 @@ def check_all_parts_ran(found: dict) -> None:
     assert sizes >= {("sdpa", dtype, size) for dtype in kernels.DTYPES for size in (64, 72, 128, 256)}
     assert [row["what"] for row in found["machine"]].count("SDPA's order") == 1
     assert all(row["calls"] for row in found["fork"])  # the fake package makes transformers query CUDA
-    assert {row["setting"] for row in found["cudnn"]} == {"off", "on", "on, and first"}
     assert len(found["graphs"]) == 5
     measured = {(row["model"], row["subject"], row["lanes"]) for row in found["speed"]}
     assert measured >= {(name, way, n) for name in table.TIMED for way in ("sdpa", "padded") for n in (1, 2)}

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import http.server
 import os
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from sie_triton.client.retry import Deadline
 from sie_triton.errors import Cancelled, DeadlinePassed, Unreachable
 from tests.support.clients import KINDS, MODEL, raises_exactly
 from tests.support.doubles import FakeTriton
+from tests.support.http_stub import NO_HEADERS, answering
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -181,21 +181,8 @@ def test_the_port_of_the_other_transport(kind, asked, there):
 def web_server(status: int) -> Iterator[tuple[str, list[str]]]:
     """Run a server that is not Triton, and answers with `status`; yield its address, and the paths asked for."""
     asked: list[str] = []
-
-    class Web(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(self.path)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(b"<html>")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        yield address_of(server.socket), asked
-        server.shutdown()
+    with answering(lambda request: asked.append(request.path) or (status, b"<html>", NO_HEADERS)) as port:
+        yield f"http://127.0.0.1:{port}", asked
 
 
 @KINDS

@@ -5,12 +5,10 @@ The parts are processes, and nats-server is real; one double stands for the serv
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from benchmarks.ports import free_ports
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
+from tests.support.http_stub import NO_HEADERS, Asked, Reply, answering
 from tests.support.in_cluster import is_ready
 from tests.support.nats import NatsServer
 
@@ -50,33 +49,25 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
         return service_pb2.ModelInferResponse(raw_output_contents=[request.raw_input_contents[0][::-1]])
 
 
-class Controller(BaseHTTPRequestHandler):
-    """Double of the controller, with one model in memory."""
-
-    def do_GET(self):
-        model = {"model": "t/m", "state": "resident", "memory_bytes": 1000, "idle_s": 1.0}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"models": [model], "memory": {"limit_bytes": 9000, "used_bytes": 1000}}).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+def controller(_: Asked) -> Reply:
+    """Answer as a controller with one model in memory."""
+    model = {"model": "t/m", "state": "resident", "memory_bytes": 1000, "idle_s": 1.0}
+    found = {"models": [model], "memory": {"limit_bytes": 9000, "used_bytes": 1000}}
+    return 200, json.dumps(found).encode(), NO_HEADERS
 
 
 @contextmanager
 def server() -> Iterator[tuple[int, int]]:
     """Run both doubles; yield their ports."""
     limits = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    with ThreadPoolExecutor(8) as threads, ThreadingHTTPServer(("127.0.0.1", 0), Controller) as controller:
+    with ThreadPoolExecutor(8) as threads, answering(controller) as controller_port:
         triton = grpc.server(threads, options=limits)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Triton(), triton)
         port = triton.add_insecure_port("127.0.0.1:0")
         triton.start()
-        threading.Thread(target=controller.serve_forever, daemon=True).start()
         try:
-            yield port, controller.server_port
+            yield port, controller_port
         finally:
-            controller.shutdown()
             triton.stop(None).wait()
 
 

@@ -4,8 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 
 import pytest
 
@@ -14,33 +13,19 @@ from sie_triton.cluster import commands as cluster
 from sie_triton.controller.commands import ask, show
 from sie_triton.errors import ServerError
 from sie_triton.settings import read_settings
+from tests.support.http_stub import NO_HEADERS, answering
 
 
 @pytest.fixture
 def refusing():
     """Return a function that makes a server refuse everything, and returns the settings of commands that call it."""
-    servers = []
+    with ExitStack() as servers:
 
-    def start(status: int, body: str):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body.encode())
+        def start(status: int, body: str):
+            port = servers.enter_context(answering(lambda _: (status, body.encode(), NO_HEADERS)))
+            return {"controller_port": port, "gateway_url": f"http://127.0.0.1:{port}"}
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_port
-        return {"controller_port": port, "gateway_url": f"http://127.0.0.1:{port}"}
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def show_door(settings):

@@ -4,40 +4,14 @@ import json
 import os
 import re
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from tests.support.chart import pod_of, pod_templates, rendered
+from tests.support.http_stub import NO_HEADERS, answering
 
 # Keys of the Secret, and the passwords that Pods read in it.
 KEYS = {"gateway", "sidecar", "config", "operator", "peer", "adminToken"}
-
-
-@contextmanager
-def api_server(status: int) -> Iterator[tuple[str, list[tuple[str, str, dict[str, Any]]]]]:
-    """Yield the URL of an API server that answers with `status`, and its requests: path, token and body."""
-    requests = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            requests.append((self.path, self.headers["Authorization"], body))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", requests
-        server.shutdown()
 
 
 @pytest.mark.parametrize(("status", "succeeds"), [(201, True), (409, True), (403, False)])
@@ -45,13 +19,15 @@ def test_the_job_makes_the_secret_unless_it_exists(tmp_path, status, succeeds):
     job = pod_of(rendered({}), "Job", "sie-secret")["containers"][0]
     for name, text in (("token", "account's"), ("namespace", "prod"), ("ca.crt", "")):
         (tmp_path / name).write_text(text)
-    with api_server(status) as (url, requests):
-        env = {"PATH": os.environ["PATH"], "ACCOUNT": str(tmp_path), "API": url}
+    requests = []
+    with answering(lambda asked: requests.append(asked) or (status, b"", NO_HEADERS)) as port:
+        env = {"PATH": os.environ["PATH"], "ACCOUNT": str(tmp_path), "API": f"http://127.0.0.1:{port}"}
         env |= {each["name"]: each["value"] for each in job["env"]}
         done = subprocess.run(job["command"], env=env, capture_output=True, text=True)
     assert (done.returncode == 0) == succeeds
-    ((path, token, body),) = requests
-    assert (path, token) == ("/api/v1/namespaces/prod/secrets", "Bearer account's")
+    (asked,) = requests
+    assert (asked.path, asked.headers["Authorization"]) == ("/api/v1/namespaces/prod/secrets", "Bearer account's")
+    body = json.loads(asked.body)
     assert body["metadata"] == {"name": "sie-generated"}
     passwords = body["stringData"]
     assert passwords.keys() == KEYS

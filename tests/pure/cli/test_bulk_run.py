@@ -10,9 +10,8 @@ import pytest
 
 from sie_triton import InputError, ModelError
 from sie_triton.cli.bulk.lines import InputLine, Source
-from sie_triton.cli.bulk.progress import progress
 from sie_triton.cli.bulk.records import Sink
-from sie_triton.cli.bulk.run import CHUNKS_A_REQUEST, Refused, run
+from sie_triton.cli.bulk.run import CHUNKS_A_REQUEST, progress, run
 from sie_triton.client.fit import Misfit
 from sie_triton.errors import BusyError
 
@@ -144,7 +143,7 @@ OF_AN_ITEM = pytest.mark.parametrize(
 def test_the_line_at_fault_is_named_and_lines_before_it_are_kept(error, problem):
     call, _ = failing(50, 60, error=error)
     sink, raised = ran(call, lines(64), chunk_size=16)
-    assert isinstance(raised, Refused)
+    assert isinstance(raised, InputError)
     assert str(raised).startswith(f"line 50: {problem}; with --skip-errors")
     assert len(sink.records) == 48
 

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from sie_triton import client
-from sie_triton.cli import cli, encode_output, score_output
+from sie_triton.cli import cli
+from sie_triton.cli import encode as encode_module
+from sie_triton.cli import score as score_module
 from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.options import BulkOptions
 from sie_triton.cli.bulk.records import error_record, write_out
@@ -186,7 +188,7 @@ def test_a_wrong_call_ends_with_status_2_and_a_message(arguments, message, tmp_p
 def screen(monkeypatch):
     """Text of a terminal of 70 columns."""
     stream = io.StringIO()
-    for module in (encode_output, score_output):
+    for module in (encode_module, score_module):
         monkeypatch.setattr(module, "Console", lambda **_: Console(file=stream, width=70, force_terminal=False))
     return stream
 
@@ -203,7 +205,7 @@ def test_vectors_are_summarised(screen):
     both = {"dense": np.arange(8, dtype=np.float32), "sparse": sparse, "token_count": 9, "truncated": True}
     rows = {"multivector": np.zeros((2, 3), np.int8), "token_count": 1}
     parts = {"pages": [{"page": 3, **rows}], "chunks": [{"start": 4, "end": 90, **rows}], "token_count": 1}
-    encode_output.Summaries().write(LINES, [both, error_record(LINES[1], "is blank"), parts])
+    encode_module.Summaries().write(LINES, [both, error_record(LINES[1], "is blank"), parts])
     assert [line.rstrip() for line in screen.getvalue().splitlines()] == [
         "1  Hello, world",
         " dense       8 × float32   0.0000  1.0000  2.0000  3.0000  …",
@@ -218,7 +220,7 @@ def test_vectors_are_summarised(screen):
 
 
 def test_the_best_lines_are_in_the_table(screen):
-    table = score_output.RankedTable(max_rows=2)
+    table = score_module.RankedTable(max_rows=2)
     table.write(LINES[:2], [{"item_id": "item-0", "score": 0.5}, {"item_id": "7", "score": 0.25}])
     table.write(LINES[2:], [{"item_id": "item-2", "score": 0.75}])
     table.finish()
@@ -231,8 +233,8 @@ def test_the_best_lines_are_in_the_table(screen):
 
 
 def test_pairs_are_shown_with_their_query(screen):
-    score_output.PairTable().write(LINES[2:], [{"item_id": "item-2", "score": 0.75}])
-    score_output.PairTable().write(LINES[:1], [error_record(LINES[0], "is blank")])
+    score_module.PairTable().write(LINES[2:], [{"item_id": "item-2", "score": 0.75}])
+    score_module.PairTable().write(LINES[:1], [error_record(LINES[0], "is blank")])
     assert [line.split() for line in screen.getvalue().splitlines()] == [
         ["0.7500", "who?", "c"],
         ["is", "blank", "Hello,", "world"],

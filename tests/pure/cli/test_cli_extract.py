@@ -10,7 +10,7 @@ from sie_triton import client
 from sie_triton.cli import cli
 from sie_triton.cli.bulk.lines import InputLine
 from sie_triton.cli.bulk.records import error_record
-from sie_triton.cli.extract_output import FindingsOut
+from sie_triton.cli.extract import FindingsOut
 from sie_triton.client.types import ExtractOptions
 from sie_triton.models import families
 from sie_triton.server.serve import example

@@ -1,7 +1,6 @@
 """What `sie-triton eval` refuses before it measures, and a reference server's answers."""
 
-import http.server
-import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgpack
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 from sie_triton.cli import cli
 from sie_triton.cli.evaluation import http_api, run
 from sie_triton.errors import InputError, ServerError, SIEError, Unreachable
+from tests.support.http_stub import answering
 
 GARDEN = Path(__file__).parents[3] / "support" / "kitchen_garden"
 
@@ -53,46 +53,20 @@ def test_a_directory_that_is_not_here_is_refused_before_any_work(monkeypatch, so
         evaluate("-s", f"sie,{source}")
 
 
-@pytest.fixture
-def answering():
-    """Return a function that starts a server of these answers, and returns its URL."""
-    servers = []
-
-    def start(*answers):
-        left = [*answers]
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                status, body = left.pop(0)
-                self.send_response(status)
-                self.send_header("Retry-After", "0")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+@contextmanager
+def reference(*answers):
+    """Yield a client of a reference server with these answers."""
+    left = [*answers]
+    with answering(lambda asked: (*left.pop(0), {"Retry-After": "0"})) as port:
+        api = http_api.HttpApi(f"http://127.0.0.1:{port}", "org/model", 30, max_answer_bytes=4000)
+        yield api
+        api.close()
 
 
-def api(url):
-    return http_api.HttpApi(url, "org/model", 30, max_answer_bytes=4000)
-
-
-def test_a_server_that_loads_the_model_is_asked_again(answering):
+def test_a_server_that_loads_the_model_is_asked_again():
     found = msgpack.packb({"items": [{"dense": {"values": [1.0, 2.0]}}]})
-    reference = api(answering((503, b"loading"), (202, b""), (200, found)))
-    assert reference.encode(["text"], "dense", is_query=True) == [{"values": [1.0, 2.0]}]
-    reference.close()
+    with reference((503, b"loading"), (202, b""), (200, found)) as api:
+        assert api.encode(["text"], "dense", is_query=True) == [{"values": [1.0, 2.0]}]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +80,12 @@ def test_a_server_that_loads_the_model_is_asked_again(answering):
         (200, bytes(5000), "the answer has more than 4000 bytes"),
     ],
 )
-def test_answers_that_are_none(answering, status, body, said):
-    with pytest.raises(SIEError) as failed:
-        api(answering((status, body))).encode(["text"], "dense", is_query=False)
+def test_answers_that_are_none(status, body, said):
+    with pytest.raises(SIEError) as failed, reference((status, body)) as api:
+        api.encode(["text"], "dense", is_query=False)
     assert said in str(failed.value)
 
 
 def test_nobody_answers():
     with pytest.raises(Unreachable, match=r"^http://127\.0\.0\.1:9: no server of SIE's HTTP API answers"):
-        api("http://127.0.0.1:9").score("query", ["text"])
+        http_api.HttpApi("http://127.0.0.1:9", "org/model", 30).score("query", ["text"])
