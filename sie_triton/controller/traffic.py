@@ -32,7 +32,8 @@ class ModelTraffic:
 
     def latencies(self) -> Numbers:
         """Return the counts of latencies of all verbs together."""
-        found: Numbers = self.total().counts(LATENCY).sum(axis=0)
+        records = (Traffic().total, *self._records())
+        found: Numbers = np.sum([record[LATENCY.name] for record in records], axis=(0, 1))
         return found
 
     def _records(self, stage: str = "") -> Iterator[np.void]:
