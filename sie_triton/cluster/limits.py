@@ -30,6 +30,7 @@ class GatewayLimits(ClusterLimits):
     # Requests in the queue
     confirm_s: float = 2.0  # then a request that the stream has not confirmed is sent again
     announce_s: float = 0.25  # between two announcements of a model, or two attempts to store a request
+    delete_s: float = 0.02  # in which the deletion of an answered request can go with the next request
     answer_grace_s: float = 0.25  # the stages answer at the deadline, and say what the request waited for
     removed_s: float = 5.0  # in which requests for a removed model may be answered that a worker has fetched
     max_waiting: int = 10_000  # requests before the queue

@@ -133,10 +133,10 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
         name, left_s = _head(request, context, self._limits.max_fields)
-        pool = self._pool(context)
+        metadata = _metadata(context.invocation_metadata())
+        pool = self._queue.pools.chosen(metadata)
         if not (model := await self._queue.questions.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name[:200]))
-        metadata = _metadata(context.invocation_metadata())
         given = {name: metadata[name] for name in FORWARDED if name in metadata}
         left_s -= monotonic() - arrived
         sent = with_parameters(request, given) if given else request

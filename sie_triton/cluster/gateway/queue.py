@@ -61,7 +61,7 @@ class Queue:
         self._js = OwnJetStream(self._nats, timeout=limits.confirm_s)
         payloads = Payloads(url) if (url := self._settings.payload_store_url) else None
         self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, payloads, limits)
-        await listen(self._nats, subjects.answers(self.name), self.requests.take)
+        await self.requests.listen()
         await listen(self._nats, subjects.ALL_WORKERS, self.pools.workers.hear)
         await listen(self._nats, subjects.ALL_GATEWAYS, self._hear_gateway)
         self.questions = Questions(self._nats, self.pools, limits)
@@ -74,7 +74,7 @@ class Queue:
         self.leases = Leases(self._settings, self._js, self.pools, limits)
         self._figures = metrics.QueueMetrics(self._js, self.pools, self.leases, limits)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
-        parts += [self._figures.keep_measuring, self.requests.sweep]
+        parts += [self._figures.keep_measuring, self.requests.keep_sending, self.requests.sweep]
         for work in parts:
             self._tasks.start(restarted_forever(work, limits.restart_s))
         return self
@@ -92,7 +92,7 @@ class Queue:
     async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
         self._tasks.cancel()
-        self.requests.tasks.cancel()
+        await self.requests.close()
         with suppress(NatsError, TimeoutError):
             await self._nats.flush(1)
         await self._nats.close()
@@ -143,7 +143,7 @@ class Queue:
         if message.subject == subjects.gateway_health(self.name):
             now = time.monotonic()
             if now - self._heard_at > self.limits.own_silence_s:
-                self.requests.send_again()
+                await self.requests.send_again()
             self._heard_at = now
 
     async def _live(self) -> None:
@@ -199,8 +199,8 @@ class Gate:
 
         Raise BusyError at once if too many wait, or if the answer would come after `left_s` seconds.
         """
-        limits = self._limits
-        line = self._lines.setdefault((pool, model), _Line(Durations(limits.max_rated, limits.min_rated)))
+        if (line := self._lines.get((pool, model))) is None:
+            line = self._lines[pool, model] = _Line(Durations(self._limits.max_rated, self._limits.min_rated))
         num_ahead, began = line.num_sent + line.turns.ahead(tenant), monotonic()
         if (expected_s := line.durations.expected_s(num_ahead, num_bytes)) > left_s:
             raise BusyError(
@@ -209,26 +209,20 @@ class Gate:
             )
         is_answered = False
         try:
-            async with self._place(pool, model, line, tenant):
+            if line.turns or line.num_sent >= self._window(pool, model):
+                await self._wait(pool, model, line, tenant)
+            else:
+                line.num_sent += 1
+            try:
                 yield
-            is_answered = True
+                is_answered = True
+            finally:
+                line.num_sent -= 1
+                self._let_in(pool, model, line)
         finally:
             took_s = monotonic() - began
             if is_answered or took_s >= left_s:  # else it was refused, or its client did not wait
                 line.durations.add(num_ahead, num_bytes, took_s)
-
-    @asynccontextmanager
-    async def _place(self, pool: str, model: str, line: _Line, tenant: str) -> AsyncIterator[None]:
-        """Context manager for a place in the queue, for which it waits."""
-        if line.num_sent >= self._window(pool, model) or line.turns:
-            await self._wait(pool, model, line, tenant)
-        else:
-            line.num_sent += 1
-        try:
-            yield
-        finally:
-            line.num_sent -= 1
-            self._let_in(pool, model, line)
 
     def waiting(self) -> dict[tuple[str, str], int]:
         """Return the number of requests that wait here, by pool and model."""

@@ -20,15 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
-from nats.aio.client import Client
+from nats.aio.client import NO_RESPONDERS_STATUS, Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, OutboundBufferLimitError
-from nats.js.api import PubAck
-from nats.js.errors import APIError, NoStreamResponseError
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.connection import OwnJetStream, await_streams, told
+from sie_triton.cluster.connection import OwnJetStream, await_streams, listen
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.limits import GatewayLimits
@@ -45,7 +43,7 @@ log = logging.getLogger(__name__)
 COPIES = 2
 
 # Error codes of JetStream for a full stream: messages, bytes, and the account's storage.
-FULL = frozenset({10077, 10047, 10122, 10028, 10023})
+FULL = 10077, 10047, 10122, 10028, 10023
 
 
 @dataclass(slots=True)
@@ -57,16 +55,21 @@ class Request:
     model: str
     message: bytes
     answer: asyncio.Future[tuple[Answer, bytes]]
-    # Sends the message until the stream confirms it.
-    sending: asyncio.Task[PubAck] = field(init=False)
+    # Subject of the stream's confirmation of the latest message that was made of it, and its number in the stream.
+    inbox: str = ""
+    stored: asyncio.Future[int] = field(init=False)
     # Number of messages that were made of it.
-    sendings: int = 0
+    num_messages: int = 0
+    # When the message was sent last; 0: it has to be sent.
+    sent_at: float = 0.0
+    # A message of it may be left in the stream, or at a worker, although it has an answer.
+    leaves_message: bool = False
     # Parts of answers, by receipt and number.
     parts: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
-    def fail(self, sending: asyncio.Task[PubAck]) -> None:
+    def fail(self, error: Exception) -> None:
         """Pass on why the queue refuses the request."""
-        if not sending.cancelled() and (error := sending.exception()) is not None and not self.answer.done():
+        if not self.answer.done():
             self.answer.set_exception(error)
 
     def joined(self, answer: Answer, body: bytes) -> bytes | None:
@@ -100,16 +103,29 @@ class Requests:
         self._limits = limits
         self._nats, self._js, self._name, self._now = client, js, name, now
         self._pools, self._payloads = pools, payloads
+        self._inbox = client.new_inbox()
         self._numbers = count(1)
         self._waiting: dict[int, Request] = {}
+        self._unconfirmed: dict[str, Request] = {}  # by the subject of the confirmation
+        self._answered: list[subjects.Delivered] = []  # to be deleted
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._announced: dict[tuple[str, str], float] = {}
         self._removed_at: dict[tuple[str, str], float] = {}
         self.tasks = Tasks()
 
+    async def listen(self) -> None:
+        await listen(self._nats, subjects.answers(self._name), self.take)
+        await listen(self._nats, f"{self._inbox}.*", self.confirm)
+
+    async def close(self) -> None:
+        await self._delete_answered()
+        self.tasks.cancel()
+
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    # A request's way, in order
 
     async def answered(
         self, pool: str, model: str, request: bytes, deadline: float, tenant: str
@@ -124,22 +140,19 @@ class Requests:
         work = Work(self._name, number, deadline, model, 0, payload, tenant)
         message = work.packed(b"" if payload else request)
         self._announce(pool, model)
-        future: asyncio.Future[tuple[Answer, bytes]] = asyncio.get_running_loop().create_future()
-        sent = self._waiting[number] = Request(number, pool, model, message, future)
-        self._begin_to_send(sent)
+        sent = Request(number, pool, model, message, asyncio.get_running_loop().create_future())
+        self._waiting[number] = sent
         try:
+            await self._send_new(sent)
             return await sent.answer
-        except asyncio.CancelledError:
-            self._withdraw(sent)
-            raise
         finally:
             del self._waiting[number]
             if payload:
                 self.tasks.start(self._remove(payload))
-            if sent.sendings > 1 and not sent.answer.cancelled():
-                self._withdraw(sent)  # a worker may have the other message, too
-            elif not sent.sending.done() and not sent.answer.cancelled():
-                self.tasks.start(self._confirmed(sent.sending))
+            if sent.answer.cancelled() or sent.leaves_message:
+                self.tasks.start(self._withdraw(sent))
+            else:
+                self._unconfirmed.pop(sent.inbox, None)
 
     async def _stored(self, number: int, deadline: float, request: bytes) -> str:
         """Store a request that no message can hold; return its path, empty for a smaller one.
@@ -185,44 +198,74 @@ class Requests:
         self._announced[pool, model] = now
         self.tasks.start(self._nats.publish(subjects.wanted(pool), Wanted(model).packed()))
 
-    def _begin_to_send(self, request: Request) -> None:
+    async def _send_new(self, request: Request) -> None:
         """Send a request, the second time as another message: a worker that still has the first drops that.
 
         A message that was not confirmed may have been stored and dropped, too: under its id it would be a double.
         """
-        request.sendings += 1
-        message_id = f"{self._name}.{request.number}"
-        if request.sendings > 1:
-            request.sending.cancel()
-            message_id += f".{request.sendings}"
-        request.sending = asyncio.create_task(self._send(request.pool, request.model, request.message, message_id))
-        request.sending.add_done_callback(request.fail)
+        self._unconfirmed.pop(request.inbox, None)
+        request.leaves_message = request.num_messages > 0
+        request.num_messages += 1
+        request.inbox = f"{self._inbox}.{request.number}-{request.num_messages}"
+        request.stored = asyncio.get_running_loop().create_future()
+        self._unconfirmed[request.inbox] = request
+        await self._send(request)
 
-    async def _send(self, pool: str, model: str, message: bytes, message_id: str) -> PubAck:
-        """Return the stream's confirmation; without one, send again. BusyError if the stream is full.
+    async def _send(self, request: Request) -> None:
+        """Send the latest message of a request; `keep_sending` does so again until the stream has confirmed it.
 
         What is sent while there is no connection would be kept, and sent with each repetition once there is one.
         """
+        if not self._nats.is_connected:
+            return
+        request.sent_at = time.monotonic()
+        await self._delete_answered()
+        # By this header a stream recognizes what it has already, for two minutes.
+        headers = {"Nats-Msg-Id": f"{self._name}.{request.number}.{request.num_messages}"}
+        subject = subjects.work(request.pool, request.model)
+        try:
+            await self._nats.publish(subject, request.message, reply=request.inbox, headers=headers)
+        except MaxPayloadError:
+            request.fail(InputError("the request is larger than the queue takes; send fewer or smaller items"))
+        except OutboundBufferLimitError:
+            request.fail(BusyError("the queue is away, and too many requests wait for it; retry"))
+        except NatsError:
+            self._repeat(request)
+
+    async def confirm(self, message: Msg) -> None:
+        """Take the stream's confirmation of a message, or its refusal."""
+        request = self._unconfirmed.get(message.subject)
+        if request is None:
+            return
+        if (message.headers or {}).get("Status") == NO_RESPONDERS_STATUS:
+            self.prepare(request.pool)
+            self._repeat(request)
+            return
+        with suppress(ValueError, RecursionError):
+            match json.loads(message.data):
+                case {"error": {"code": code, "err_code": kind, "description": why}} if kind in FULL or code == 400:
+                    request.fail(BusyError(f"the queue is full ({why}); retry"))
+                case {"error": error}:
+                    log.warning("queue: %s", str(error)[:200])
+                    self._repeat(request)
+                case {"seq": int(sequence)}:
+                    del self._unconfirmed[message.subject]
+                    request.stored.set_result(sequence)
+
+    def _repeat(self, request: Request) -> None:
+        """Have a message sent again soon."""
+        metrics.UNSTORED.labels(request.pool).inc()
+        request.sent_at = 0.0
+
+    async def keep_sending(self) -> None:
+        """Send again what the stream does not confirm, for ever."""
         while True:
-            while not self._nats.is_connected:
-                await asyncio.sleep(self._limits.announce_s)
-            try:
-                # By this header a stream recognizes what it has already, for two minutes.
-                return await self._js.publish(subjects.work(pool, model), message, headers={"Nats-Msg-Id": message_id})
-            except APIError as exc:
-                if exc.err_code in FULL or exc.code == 400:
-                    raise BusyError(f"the queue is full ({told(exc)}); retry") from exc
-                log.warning("queue: %s", told(exc))
-            except NoStreamResponseError:
-                self.prepare(pool)
-            except MaxPayloadError as exc:
-                raise InputError("the request is larger than the queue takes; send fewer or smaller items") from exc
-            except OutboundBufferLimitError as exc:
-                raise BusyError("the queue is away, and too many requests wait for it; retry") from exc
-            except (NatsError, TimeoutError):
-                pass
-            metrics.UNSTORED.labels(pool).inc()
             await asyncio.sleep(self._limits.announce_s)
+            for request in [*self._unconfirmed.values()]:
+                if request.sent_at and time.monotonic() - request.sent_at >= self._limits.confirm_s:
+                    self._repeat(request)
+                if not request.sent_at and not request.answer.done():
+                    await self._send(request)
 
     def prepare(self, pool: str) -> None:
         """Begin to ask for the streams of a pool, unless that has begun."""
@@ -244,32 +287,41 @@ class Requests:
             if not request.answer.done():
                 request.answer.set_result((answer, whole))
         if delivered := subjects.delivered(answer.receipt):
-            # An acknowledgement could also fetch the next message: gateways may not.
-            what = json.dumps({"seq": delivered.sequence, "no_erase": True}).encode()
-            await self._nats.publish(f"$JS.API.STREAM.MSG.DELETE.{delivered.stream}", what)
+            self._answered.append(delivered)
+            if len(self._answered) == 1:
+                asyncio.get_running_loop().call_later(self._limits.delete_s, self._delete_soon)
 
-    async def _confirmed(self, sending: asyncio.Task[PubAck]) -> None:
-        """Wait for the confirmation of a request that has been answered; it is not sent again."""
-        with suppress(NatsError, TimeoutError, BusyError, InputError):
-            await asyncio.wait_for(sending, self._limits.confirm_s)
+    def _delete_soon(self) -> None:
+        if self._answered:
+            self.tasks.start(self._delete_answered())
 
-    def _withdraw(self, request: Request) -> None:
-        self.tasks.start(self._withdrawn(request.pool, request.number, request.sending))
+    async def _delete_answered(self) -> None:
+        """Delete the requests that have been answered: with the next one that is sent, or after a moment."""
+        while self._answered:
+            done = self._answered.pop()
+            await self._delete(done.stream, done.sequence)
 
-    async def _withdrawn(self, pool: str, number: int, sending: asyncio.Task[PubAck]) -> None:
+    async def _delete(self, stream: str, sequence: int) -> None:
+        """Delete a message. An acknowledgement could also fetch the next one: gateways may not."""
+        with suppress(NatsError):
+            what = json.dumps({"seq": sequence, "no_erase": True}).encode()
+            await self._nats.publish(f"$JS.API.STREAM.MSG.DELETE.{stream}", what)
+
+    async def _withdraw(self, request: Request) -> None:
         """Delete a request that no worker has fetched, and tell a worker that computes it."""
-        with suppress(NatsError, TimeoutError, BusyError, InputError, asyncio.CancelledError):
+        with suppress(NatsError, TimeoutError):
             async with asyncio.timeout(self._limits.confirm_s):
-                await self._nats.publish(subjects.cancelled(pool), Cancel(self._name, number).packed())
-                confirmed = await sending
-                await self._js.delete_msg(subjects.stream(pool), confirmed.seq)
-        sending.cancel()
+                await self._nats.publish(subjects.cancelled(request.pool), Cancel(self._name, request.number).packed())
+                await self._delete(subjects.stream(request.pool), await request.stored)
+        self._unconfirmed.pop(request.inbox, None)
 
-    def send_again(self) -> None:
+    # All requests
+
+    async def send_again(self) -> None:
         """Send the requests that wait as new messages: workers may have dropped them."""
-        for request in self._waiting.values():
+        for request in [*self._waiting.values()]:
             if not request.answer.done():
-                self._begin_to_send(request)
+                await self._send_new(request)
 
     def refuse_removed(self) -> None:
         """Answer the requests for models that are removed: no worker fetches them any more."""
@@ -280,5 +332,5 @@ class Requests:
             since = self._removed_at.get((request.pool, request.model), now)
             if now - since >= self._limits.removed_s and not request.answer.done():
                 answer = Answer(number, self._name, NOT_FOUND, unknown_model(request.model))
+                request.leaves_message = True
                 request.answer.set_result((answer, b""))
-                self._withdraw(request)

@@ -237,8 +237,10 @@ class Runner:
         the first would then also wait for a pass of another tenant.
         """
         line = work.model, work.tenant
-        own = [each for each in self._open.values() if (each.work.model, each.work.tenant) == line]
-        return work.key if self._tenants.are_several and len(own) <= self._limits.max_unshared else line
+        if not self._tenants.are_several:
+            return line
+        num_open = sum((each.work.model, each.work.tenant) == line for each in self._open.values())
+        return work.key if num_open <= self._limits.max_unshared else line
 
     async def _concluded(self, delivery: Delivery, body: bytes, response: Response) -> str:
         """Answer a delivery, and return its outcome, unless another worker, or another try, should answer it."""

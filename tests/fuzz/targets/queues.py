@@ -95,6 +95,9 @@ class Nats:
     def __init__(self) -> None:
         self.answer = b""
 
+    def new_inbox(self) -> str:
+        return "inbox"
+
     async def publish(self, subject: str, data: bytes = b"", **_: Any) -> Any:
         assert subject.isascii()
         assert " " not in subject

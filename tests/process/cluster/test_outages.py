@@ -141,7 +141,7 @@ async def test_requests_of_a_gateway_whose_network_was_cut_are_answered(cluster,
         asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
         await until(lambda: len(triton.seen) == 3)
         if is_confirmed:
-            await until(lambda: all(each.sending.done() for each in queue.requests._waiting.values()))
+            await until(lambda: all(each.stored.done() for each in queue.requests._waiting.values()))
         wire.is_cut = True
         may_answer.set()
         await until(lambda: not queue.is_connected)
@@ -162,12 +162,12 @@ async def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answere
         names, withdrawn, withdraw = [str(i) for i in range(20)], [], queue.requests._withdraw
         monkeypatch.setattr(queue.requests, "_withdraw", lambda each: withdrawn.append(each.number) or withdraw(each))
         asking = [asyncio.create_task(asked(queue, name)) for name in names]
-        await until(lambda: sum(each.sending.done() for each in queue.requests._waiting.values()) == len(names))
+        await until(lambda: sum(each.stored.done() for each in queue.requests._waiting.values()) == len(names))
         wire.is_cut = True
         await until(lambda: time.monotonic() - queue._heard_at > 1.0 and not queue.is_connected)
         wire.is_cut = False
         waiting = queue.requests._waiting.values()
-        await until(lambda: all(each.sendings == 2 and each.sending.done() for each in waiting))
+        await until(lambda: all(each.num_messages == 2 and each.stored.done() for each in waiting))
         triton.ready = True
         assert sorted(await asyncio.gather(*asking)) == sorted(names)
         await until_empty(queue)
@@ -178,13 +178,13 @@ async def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answere
 @in_cluster(**QUICK, confirm_s=0.1)
 async def test_a_request_that_the_queue_confirms_late_is_computed_once(cluster, monkeypatch, is_killed):
     queue, _, triton = await cluster.pair()
-    sent, publish = [], queue._js.publish
+    sent, publish = [], queue._nats.publish
 
     async def counted(subject: str, data: bytes, **more: object):
-        sent.append(data)
-        return await publish(subject, data, **more)
+        sent.extend([data] if subject == subjects.work("default", MODEL) else [])
+        await publish(subject, data, **more)
 
-    monkeypatch.setattr(queue._js, "publish", counted)
+    monkeypatch.setattr(queue._nats, "publish", counted)
     if is_killed:
         cluster.server.kill()
         await until(lambda: not queue.is_connected)

@@ -49,11 +49,40 @@ def test_a_gateway_deletes_answered_work_and_publishes_to_nothing_that_a_worker_
     async def publish(subject, data=b""):
         published.append((subject, data))
 
-    requests = Requests(SimpleNamespace(publish=publish), None, "g", time.time, Pools("p"), None)
+    async def take(message):
+        nats = SimpleNamespace(publish=publish, new_inbox=lambda: "inbox")
+        requests = Requests(nats, None, "g", time.time, Pools("p"), None)
+        await requests.take(message)
+        await requests.close()
+
     head = msgpack.packb((VERSION, 1, "w", 0, "", 0.0, receipt, 0, 1), unicode_errors="surrogatepass")
-    asyncio.run(requests.take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
+    asyncio.run(take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
     deleted = ("$JS.API.STREAM.MSG.DELETE.SIE_WORK_p", b'{"seq": 2, "no_erase": true}')
     assert published == [deleted] * is_taken
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b'{"seq": "1"}',
+        b'{"error": 1, "seq": "1"}',
+        b'{"error": {"code": 400}, "seq": 1}',
+    ],
+)
+def test_what_is_no_confirmation_confirms_nothing(data):
+    async def run():
+        requests = Requests(SimpleNamespace(new_inbox=lambda: "inbox"), None, "g", time.time, Pools("p"), None)
+        answer, stored = (asyncio.get_running_loop().create_future() for _ in range(2))
+        requests._unconfirmed["inbox.1"] = request = Request(1, "p", "m", b"", answer)
+        request.stored = stored
+        await requests.confirm(SimpleNamespace(subject="inbox.1", headers=None, data=data))
+        assert (answer.done(), stored.done(), requests._unconfirmed) == (False, False, {"inbox.1": request})
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("part", "num_parts"), [(0, 2101), (0, 2**62), (1, 1), (-1, 1), (0, 0)])
