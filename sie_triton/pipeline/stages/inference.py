@@ -262,7 +262,7 @@ class Inference(ColdStage[WorkerHandle]):
         if worker is None:
             raise self.failure()
         try:
-            with self._copies.least_busy(worker) as worker:
+            with self._copies.least_busy(worker) if self._copies.most else nullcontext(worker) as worker:
                 return worker.forward(pack(items), threads)
         except WorkerDied:
             if not any(job.request.is_open for job, _ in items):

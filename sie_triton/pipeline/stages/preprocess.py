@@ -241,7 +241,7 @@ class Preprocess(ColdStage[Processor]):
                 self._loras.source(lora)
             pages = PageSelection.read(str(given[PAGES.name])) if PAGES.name in given else ALL
             parts = self._read_parts(processor, request, context, given)
-            chunking = Chunking.read(given, context.options)
+            chunking = Chunking.read(given, context.options) if given else None
             return ReadRequest(open_request, context, parts, pages, chunking)
         except Exception as exc:
             open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
@@ -329,7 +329,8 @@ class Preprocess(ColdStage[Processor]):
         lengths = tensors[self._lengths].tolist()
         if 0 in lengths:
             check_read(reading.parts, lengths)
-        check_poolable(reading.parts, features, context.options)
+        if context.options:
+            check_poolable(reading.parts, features, context.options)
         cost = min(sum(self._cost(tensors[self._lengths]).tolist()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
