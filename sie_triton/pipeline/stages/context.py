@@ -48,7 +48,7 @@ class Context:
 
     @property
     def origin(self) -> Origin:
-        return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
+        return Origin(self.arrived_ns, self.deadline_ns, self.id, Trace.parse(self.trace), self.call)
 
     def fields(self) -> Sequence[Any]:
         """Return the values from which `of` makes an equal context."""

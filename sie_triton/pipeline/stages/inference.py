@@ -22,7 +22,7 @@ from sie_triton.models.families import family
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import balanced, plan
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, total_cost
+from sie_triton.pipeline.scheduling.job import SubBatch, again, cost, items_of, pack, settle, total_cost
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.copies import Copies
@@ -38,7 +38,6 @@ from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, Loaded
 from sie_triton.records.grants import Granted, granted_memory
 from sie_triton.records.status import StatusWriter
-from sie_triton.system.telemetry.identity import Trace
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +85,7 @@ class Inference(ColdStage[WorkerHandle]):
         self._copies = Copies(status, self._devices, most, self._scheduler, self._loader, self._loras, limits.copies)
 
     def origin(self, request: Request) -> Origin:
-        context = self._codec.context(request)
-        return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
-
-    def entry(self, request: Request) -> tuple[int, str]:
-        context = self._codec.context(request)  # without one, the request fails as soon as it is read
-        return (NEVER, "") if context is None else (context.deadline_ns, context.call)
+        return self._codec.origin(request)
 
     def process(self, loaded: WorkerHandle, requests: Sequence[OpenRequest]) -> None:
         jobs: list[InferenceJob] = []

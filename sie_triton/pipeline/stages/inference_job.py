@@ -28,7 +28,7 @@ from sie_triton.pipeline.stages.cold_stage import internal_error
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
-from sie_triton.pipeline.stages.request import Outputs, Request
+from sie_triton.pipeline.stages.request import Origin, Outputs, Request
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.system.telemetry.spans import recorded, spans
 
@@ -118,12 +118,12 @@ class InferenceCodec:
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
         self.ragged = lengths_of(computed)
 
-    def context(self, request: Request) -> Context | None:
-        """Return the context of a request that is not read yet; None if preprocess has not sent it."""
+    def origin(self, request: Request) -> Origin:
+        """Return what is known of a request that is not read yet; without a message it fails once it is."""
         try:
-            return self._received.read(request, copy=False)[0]
+            return self._received.read(request, copy=False)[0].origin
         except InputError:
-            return None
+            return Origin(request.arrived_ns)
 
     def read(self, request: OpenRequest, loaded: Loaded) -> InferenceJob:
         """Read a request. Raise InputError if the loaded model cannot read it, ModelError if it ends workers."""

@@ -5,6 +5,7 @@ This stage validates the parameters of requests, and refuses requests while too 
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
@@ -129,14 +130,13 @@ class Preprocess(ColdStage[Processor]):
         return self._limit.refusal()
 
     def origin(self, request: Request) -> Origin:
-        try:
+        id = trace = call = ""
+        with suppress(InputError):  # it fails once it is read
+            id = request.id
             id, trace = identity_of(request)
-        except InputError:
-            return super().origin(request)
-        return Origin(id, Trace.parse(trace), request.arrived_ns)
-
-    def entry(self, request: Request) -> tuple[int, str]:
-        return deadline_ns(request.arrived_ns, request.timeout_us), token_of(request)
+            call = token_of(request)
+        deadline = deadline_ns(request.arrived_ns, request.timeout_us)
+        return Origin(request.arrived_ns, deadline, id, Trace.parse(trace), call)
 
     def load(self) -> Processor:
         spec = self._spec

@@ -80,7 +80,7 @@ def test_the_query_of_a_score_is_its_last_element(codec):
 
 def test_the_deadline_is_known_before_the_request_is_read(codec):
     request = sent(Context(ENCODE, {}, num_items=2, deadline_ns=77), letters=np.zeros(0, np.int32))
-    assert codec.context(request).deadline_ns == 77
+    assert codec.origin(request).deadline_ns == 77
     assert codec.context(FakeRequest()) is None
 
 
