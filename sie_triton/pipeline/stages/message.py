@@ -96,8 +96,8 @@ class Messages:
     def write(self, context: Context, rows: Rows, cost: int = 0) -> Outputs:
         """Return a step's outputs for the next step, in the contract's dtypes."""
         inside: list[tuple[str, Sequence[int]]] = []
-        integers: list[Array | bytes] = []
-        floats: list[Array | bytes] = []
+        integers: list[memoryview | bytes] = []
+        floats: list[memoryview | bytes] = []
         beside: Rows = {}
         for name, dtype in self._dtypes.items():
             if name not in rows:
@@ -108,7 +108,7 @@ class Messages:
             else:
                 inside.append((name, array.shape))
                 packed = floats if dtype.kind == "f" else integers
-                packed += (array, PADDING[-array.nbytes % ALIGNMENT])
+                packed += (array.data, PADDING[-array.nbytes % ALIGNMENT])
         head = self._packer.pack((context.fields(), inside, [(name, array.shape) for name, array in beside.items()]))
         covered = b"".join((head, PADDING[-len(head) % ALIGNMENT], *integers))
         front = FRONT.pack(cost, HEAD + len(covered), len(head))

@@ -238,7 +238,7 @@ class Preprocess(ColdStage[Processor]):
             context, given = self._contexts.enter(request, self._verb_of(request))
             self.check_call(context.call)
             if lora := context.options.get(LORA.name):
-                self._loras.source(lora)
+                self._loras.source(str(lora))
             pages = PageSelection.read(str(given[PAGES.name])) if PAGES.name in given else ALL
             parts = self._read_parts(processor, request, context, given)
             chunking = Chunking.read(given, context.options) if given else None
