@@ -35,8 +35,10 @@ NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 Loaded = TypeVar("Loaded")
 
 
-def internal_error(stage: str, error: BaseException) -> ModelError:
-    """Log an error in full, and return a one-line error for the client, without the details."""
+def told(stage: str, error: BaseException) -> SIEError:
+    """Return what the client gets of an error: one that is not ours is logged in full, and told without details."""
+    if isinstance(error, SIEError):
+        return error
     log.exception("%s failed", stage, exc_info=error)
     return ModelError(f"{stage} failed with {type(error).__name__}; tritonserver.log has the details")
 
@@ -211,9 +213,9 @@ class ColdStage(ABC, Generic[Loaded]):
     def _fail(self, requests: Sequence[OpenRequest], error: BaseException) -> None:
         """Fail those of `requests` that are not answered yet."""
         self.fault()
-        told = error if isinstance(error, SIEError) else internal_error(self.name, error)
+        answer = told(self.name, error)
         for request in requests:
-            request.answer(told)
+            request.answer(answer)
 
     def _wait(self, requests: Sequence[OpenRequest]) -> None:
         failure = self._failure
@@ -260,7 +262,7 @@ class ColdStage(ABC, Generic[Loaded]):
                 self.status.record["state"] = COLD
                 log.warning("%s cannot load now: %s", self.name, exc)
                 raise BusyError(f"{self.name} cannot load now ({exc.strerror}); retry") from exc
-            error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
+            error = exc if isinstance(exc, LoadError) else LoadError(str(told(self.name, exc)))
             self.status.load_failed(error.reason, str(error))
             if error.is_permanent:
                 remedy = f"fix this, then run sie-triton load {model_of(self.status.model)}"

@@ -15,7 +15,7 @@ from sie_triton.contract import LORA, VERBS, Rows
 from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LENGTHS, lengths_of
-from sie_triton.errors import InputError, ModelError, SIEError
+from sie_triton.errors import InputError, ModelError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.models.inputs.chunks import spans_of
 from sie_triton.models.inputs.features import from_tensors, num_pieces
@@ -24,7 +24,7 @@ from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.job import Job
 from sie_triton.pipeline.stages.checks import check_features
-from sie_triton.pipeline.stages.cold_stage import internal_error
+from sie_triton.pipeline.stages.cold_stage import told
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
@@ -160,7 +160,7 @@ class InferenceCodec:
             pieces = num_pieces(job.features, job.num_items)
             job.computed = context.verb.collect(self._model, context.options, job.rows, pieces)
         except Exception as exc:
-            job.error = exc if isinstance(exc, SIEError) else internal_error("inference", exc)
+            job.error = told("inference", exc)
 
     def write(self, job: InferenceJob, busy: BusyLog, loads: BusyLog) -> Outputs:
         """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""

@@ -36,7 +36,7 @@ from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.job import deadline_ns
 from sie_triton.pipeline.scheduling.preprocess_slots import Slots
-from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
+from sie_triton.pipeline.stages.cold_stage import ColdStage, told
 from sie_triton.pipeline.stages.context import Context, Contexts, identity_of, token_of
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
@@ -244,7 +244,7 @@ class Preprocess(ColdStage[Processor]):
             chunking = Chunking.read(given, context.options) if given else None
             return ReadRequest(open_request, context, parts, pages, chunking)
         except Exception as exc:
-            open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            open_request.answer(told(self.name, exc))
             return None
 
     def _verb_of(self, request: Request) -> Verb:
@@ -302,25 +302,21 @@ class Preprocess(ColdStage[Processor]):
         return Tokenization(reading.parts, encode, request.end_if_unwanted, done, self._slots)
 
     def _give_up(self, request: OpenRequest, error: BaseException) -> None:
-        request.answer(error if isinstance(error, SIEError) else internal_error(self.name, error))
+        request.answer(told(self.name, error))
 
     def _blame(self, processor: Processor, reading: ReadRequest, error: BaseException) -> SIEError:
         """Return the error of a request that could not be made into features; it names the element if possible."""
         try:
             blame(processor, reading.parts)
-        except InputError as exc:
-            return exc
         except BaseException as exc:
-            return internal_error(self.name, exc)
-        return internal_error(self.name, error)
+            error = exc
+        return told(self.name, error)
 
     def _outputs_of(self, reading: ReadRequest, features: Features) -> Outputs | SIEError:
         try:
             return self._outputs(reading, features)
-        except SIEError as exc:
-            return exc
         except BaseException as exc:
-            return internal_error(self.name, exc)
+            return told(self.name, exc)
 
     def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
         context = reading.context
