@@ -111,9 +111,10 @@ class TrafficWriter:
         row = VERBS.index(verb) if verb else 0
         for histogram, value in values.items():
             limits, counts, sums = self._histograms[histogram]
-            counted = min(max(value, 0), MAX_VALUE)
-            self._numbers[counts + row * (len(limits) + 1) + bisect_left(limits, counted)] += 1
-            self._numbers[sums + row] += counted
+            if not 0 <= value <= MAX_VALUE:
+                value = min(max(value, 0), MAX_VALUE)
+            self._numbers[counts + row * (len(limits) + 1) + bisect_left(limits, value)] += 1
+            self._numbers[sums + row] += value
 
     def fail(self, error: SIEError) -> None:
         """Count an error by its kind."""

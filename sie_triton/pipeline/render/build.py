@@ -7,9 +7,8 @@ from pathlib import Path
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.errors import CatalogError, SettingsError
 from sie_triton.models.catalog import LoadedModels, ModelConfig, check_dims, select
-from sie_triton.pipeline.render.repository import RenderOptions, check, render
+from sie_triton.pipeline.render.repository import NO_HOOK, RenderOptions, build_hook, check, render
 from sie_triton.pipeline.render.unloadable import environment_causes, warnings_of
-from sie_triton.pipeline.scheduling.hook import NO_HOOK, build_hook
 from sie_triton.settings import Settings
 
 

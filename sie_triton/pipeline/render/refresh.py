@@ -30,9 +30,17 @@ from sie_triton.models.known_loras import added_path
 from sie_triton.models.weights.locate import locate
 from sie_triton.pipeline.render.build import checked_options, options_of, spec_of
 from sie_triton.pipeline.render.known import find_mentioned, list_known
-from sie_triton.pipeline.render.repository import all_ensembles, is_current, remove, render, rendered_revision
+from sie_triton.pipeline.render.repository import (
+    HOOK_NAME,
+    NO_HOOK,
+    all_ensembles,
+    build_hook,
+    is_current,
+    remove,
+    render,
+    rendered_revision,
+)
 from sie_triton.pipeline.render.unloadable import causes, warnings_of
-from sie_triton.pipeline.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
 from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG, ChangeOutcome, ChangeRefused
 from sie_triton.records.known_file import FORWARDED, KnownFile, write_known
 from sie_triton.records.serving_file import Served, Serving, file_of, locked, model_files, read_serving

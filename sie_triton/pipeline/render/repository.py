@@ -11,12 +11,20 @@ from pathlib import Path
 from sie_triton.contract.names import triton_name
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.pipeline.render.pbtxt import composing_models, ensembles, from_text, to_text
-from sie_triton.pipeline.scheduling.hook import HOOK_NAME
 from sie_triton.records.revisions import ensembles_of, revision_of, steps_behind, steps_name
 from sie_triton.records.status import STAGES
+from sie_triton.system.native.builds import HOOK, INSTALL
+from sie_triton.system.native.loading import put
 
 CONFIG = "config.pbtxt"
 CODE = Path("1/model.py")
+
+HOOK_NAME = "batchstrategy.so"
+NO_HOOK = (
+    "warning: the admission hook cannot be compiled, or the data directory is mounted noexec, so Triton batches by "
+    "request count only; results are the same, and inference still splits its batches by cost. To batch by cost in the "
+    f"queue too, {INSTALL}, or set SIE_DATA_DIR to a directory where programs may run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,12 @@ class RenderOptions:
 
 
 Files = Mapping[Path, str]
+
+
+def build_hook(directory: Path) -> Path | None:
+    """Put the admission hook into `directory`, and return its path; None if it cannot be compiled, or not run."""
+    hook = directory / HOOK_NAME
+    return hook if put(HOOK, hook) else None
 
 
 def render(

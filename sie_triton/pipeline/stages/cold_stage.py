@@ -14,7 +14,7 @@ from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
 from sie_triton.contract.names import sie_name
-from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, ModelLoading, SIEError
+from sie_triton.errors import BusyError, Cancelled, LoadError, ModelError, ModelLoading, SIEError
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, OpenRequests
@@ -24,7 +24,7 @@ from sie_triton.records.request_limit import too_many
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.system.host.files import FULL
-from sie_triton.system.telemetry.identity import MAX_ID, Trace
+from sie_triton.system.telemetry.identity import MAX_ID
 from sie_triton.system.telemetry.request_log import RequestLog
 from sie_triton.system.telemetry.spans import close_spans, event, spans
 
@@ -36,8 +36,10 @@ NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 Loaded = TypeVar("Loaded")
 
 
-def internal_error(stage: str, error: BaseException) -> ModelError:
-    """Log an error in full, and return a one-line error for the client, without the details."""
+def told(stage: str, error: BaseException) -> SIEError:
+    """Return what the client gets of an error: one that is not ours is logged in full, and told without details."""
+    if isinstance(error, SIEError):
+        return error
     log.exception("%s failed", stage, exc_info=error)
     return ModelError(f"{stage} failed with {type(error).__name__}; tritonserver.log has the details")
 
@@ -45,7 +47,7 @@ def internal_error(stage: str, error: BaseException) -> ModelError:
 def _load_error(stage: str, error: BaseException) -> LoadError:
     if isinstance(error, OSError) and error.errno in FULL:
         return LoadError(f"{error.filename or 'a file of the model'}: {error.strerror}", "disk full")
-    return error if isinstance(error, LoadError) else LoadError(str(internal_error(stage, error)))
+    return error if isinstance(error, LoadError) else LoadError(str(told(stage, error)))
 
 
 class ColdStage(ABC, Generic[Loaded]):
@@ -85,20 +87,9 @@ class ColdStage(ABC, Generic[Loaded]):
     def process(self, loaded: Loaded, requests: Sequence[OpenRequest]) -> None:
         """Answer each request, or defer it and answer it later."""
 
-    def origin(self, request: Request) -> Origin:
-        """Return where a request comes from, which may have failed before it was read."""
-        try:
-            id = request.id
-        except InputError:
-            id = ""
-        return Origin(id, Trace(), request.arrived_ns)
-
     @abstractmethod
-    def entry(self, request: Request) -> tuple[int, str]:
-        """Return the deadline of a request that was just received, in monotonic nanoseconds, and the token of its call.
-
-        The token names a call of the door; it may be empty.
-        """
+    def origin(self, request: Request) -> Origin:
+        """Return what is known of a request that is not read, and may be invalid. Never raises."""
 
     def places_left(self) -> int:
         """Return how many more requests may enter now."""
@@ -217,20 +208,21 @@ class ColdStage(ABC, Generic[Loaded]):
     def _report(self, request: Request, error: SIEError) -> None:
         """Write the log line, and record the span, of a failed request, if they are wanted."""
         tracing = spans()
-        id, trace, arrived_ns = self.origin(request)
-        latency_ms, text = (monotonic_ns() - arrived_ns) / 1e6, f"{error.kind}: {error}"
+        origin = self.origin(request)
+        id, trace = origin.id, origin.trace
+        latency_ms, text = (monotonic_ns() - origin.arrived_ns) / 1e6, f"{error.kind}: {error}"
         if self._log.wants(latency_ms):
             self._log.add(latency_ms, id, trace.trace_id, text)
         if tracing and trace.is_recorded:
             attributes = {"sie.model": self._model_name, "sie.request_id": id[:MAX_ID], "sie.error": error.kind}
-            tracing.end(trace, f"{self.name} {self._model_name}", arrived_ns, attributes, text)
+            tracing.end(trace, f"{self.name} {self._model_name}", origin.arrived_ns, attributes, text)
 
     def _fail(self, requests: Sequence[OpenRequest], error: BaseException) -> None:
         """Fail those of `requests` that are not answered yet."""
         self.fault()
-        told = error if isinstance(error, SIEError) else internal_error(self.name, error)
+        answer = told(self.name, error)
         for request in requests:
-            request.answer(told)
+            request.answer(answer)
 
     def _wait(self, requests: Sequence[OpenRequest]) -> None:
         failure = self._failure
@@ -239,7 +231,8 @@ class ColdStage(ABC, Generic[Loaded]):
                 request.answer(failure[0])
             return
         for request in requests:
-            request.defer(*self.entry(request.request))
+            origin = self.origin(request.request)
+            request.defer(origin.deadline_ns, origin.call)
         if not self._waiting:
             self.load_soon()
         self._waiting += requests

@@ -27,7 +27,7 @@ class Context:
     """The context of one request. Times are monotonic, in nanoseconds. Inference adds the durations."""
 
     verb: Verb
-    options: dict[str, Any]  # checked parameters that later steps read, over those of the profile
+    options: Options  # checked parameters that later steps read, over those of the profile
     id: str = ""
     trace: str = ""
     call: str = ""  # token of the door's call, see records.calls; may be empty
@@ -48,7 +48,7 @@ class Context:
 
     @property
     def origin(self) -> Origin:
-        return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
+        return Origin(self.arrived_ns, self.deadline_ns, self.id, Trace.parse(self.trace), self.call)
 
     def fields(self) -> Sequence[Any]:
         """Return the values from which `of` makes an equal context."""
@@ -82,16 +82,19 @@ class Contexts:
     def enter(self, request: Request, verb: Verb) -> tuple[Context, Options]:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
         given: dict[str, Any] = {}
+        is_bulk = False
         if parameters := request.parameters:
             sent = {
                 name: value for name, value in parameters.items() if name not in (BULK, CALL) and not is_identity(name)
             }
             given = check_parameters(sent, self._parameters[verb.name])
-        sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
-        options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
+            is_bulk = BULK in parameters and bool(GIVES_WAY.check(parameters[BULK]))
+        options = self._defaults[verb.name][str(given.get("profile", "default"))]
+        if given:
+            sent_on = self._sent_on[verb.name]
+            options = {**options, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(request.arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        is_bulk = bool(GIVES_WAY.check(request.parameters.get(BULK, False)))
         arrived_ns, call = request.arrived_ns, token_of(request)
         return Context(verb, options, id, trace, call, 0, arrived_ns, deadline, is_bulk=is_bulk), given
 

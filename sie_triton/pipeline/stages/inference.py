@@ -22,9 +22,9 @@ from sie_triton.models.families import family
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import balanced, plan
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, total_cost
+from sie_triton.pipeline.scheduling.job import SubBatch, again, cost, items_of, pack, settle, total_cost
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
-from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
+from sie_triton.pipeline.stages.cold_stage import ColdStage, told
 from sie_triton.pipeline.stages.copies import Copies
 from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.loader import Loader
@@ -38,7 +38,6 @@ from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, Loaded
 from sie_triton.records.grants import Granted, granted_memory
 from sie_triton.records.status import StatusWriter
-from sie_triton.system.telemetry.identity import Trace
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +85,7 @@ class Inference(ColdStage[WorkerHandle]):
         self._copies = Copies(status, self._devices, most, self._scheduler, self._loader, self._loras, limits.copies)
 
     def origin(self, request: Request) -> Origin:
-        context = self._codec.context(request)
-        return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
-
-    def entry(self, request: Request) -> tuple[int, str]:
-        context = self._codec.context(request)  # without one, the request fails as soon as it is read
-        return (NEVER, "") if context is None else (context.deadline_ns, context.call)
+        return self._codec.origin(request)
 
     def process(self, loaded: WorkerHandle, requests: Sequence[OpenRequest]) -> None:
         jobs: list[InferenceJob] = []
@@ -119,7 +113,7 @@ class Inference(ColdStage[WorkerHandle]):
             job = self._codec.read(request, worker.loaded)
             self.check_call(job.context.call)
         except Exception as exc:
-            request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            request.answer(told(self.name, exc))
             return None
         is_large = job.num_items > 1 and sum(job.costs) > self._budget_of_lanes
         job.is_bulk = is_large or job.context.is_bulk
@@ -204,9 +198,9 @@ class Inference(ColdStage[WorkerHandle]):
     def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
         """Fail the jobs of a sub-batch after an error outside the forward pass."""
         self.fault()
-        told = internal_error(self.name, error)
+        answer = told(self.name, error)
         for job, _ in sub_batch:
-            self._fail_job(job, told)
+            self._fail_job(job, answer)
 
     def _fail_job(self, job: InferenceJob, error: SIEError) -> None:
         """Answer a job with `error`, unless it has failed before."""
@@ -251,7 +245,7 @@ class Inference(ColdStage[WorkerHandle]):
             problem = f"the device has no memory for an item that costs {max(costs)}"
             return OutOfMemory(f"{problem}; retry later, or send shorter items")
         except Exception as exc:
-            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+            return told(self.name, exc)
 
     def _pass(self, items: Batched, threads: int) -> Rows:
         """Run a forward pass. If its worker dies, repeat it once: most likely the input was not the cause.
@@ -262,7 +256,7 @@ class Inference(ColdStage[WorkerHandle]):
         if worker is None:
             raise self.failure()
         try:
-            with self._copies.least_busy(worker) as worker:
+            with self._copies.least_busy(worker) if self._copies.most else nullcontext(worker) as worker:
                 return worker.forward(pack(items), threads)
         except WorkerDied:
             if not any(job.request.is_open for job, _ in items):
@@ -284,7 +278,7 @@ class Inference(ColdStage[WorkerHandle]):
                 with self._books:
                     answer = job.error or self._codec.write(job, self._busy, self._loads)
             except Exception as exc:
-                answer = internal_error(self.name, exc)
+                answer = told(self.name, exc)
             job.request.answer(answer)
 
     def warm_up(self) -> None:

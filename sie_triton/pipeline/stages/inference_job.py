@@ -15,7 +15,7 @@ from sie_triton.contract import LORA, VERBS, Rows
 from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LENGTHS, lengths_of
-from sie_triton.errors import InputError, ModelError, SIEError
+from sie_triton.errors import InputError, ModelError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.models.inputs.chunks import spans_of
 from sie_triton.models.inputs.features import from_tensors, num_pieces
@@ -24,11 +24,11 @@ from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.job import Job
 from sie_triton.pipeline.stages.checks import check_features
-from sie_triton.pipeline.stages.cold_stage import internal_error
+from sie_triton.pipeline.stages.cold_stage import told
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
-from sie_triton.pipeline.stages.request import Outputs, Request
+from sie_triton.pipeline.stages.request import Origin, Outputs, Request
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.system.telemetry.spans import recorded, spans
 
@@ -118,12 +118,12 @@ class InferenceCodec:
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
         self.ragged = lengths_of(computed)
 
-    def context(self, request: Request) -> Context | None:
-        """Return the context of a request that is not read yet; None if preprocess has not sent it."""
+    def origin(self, request: Request) -> Origin:
+        """Return what is known of a request that is not read yet; without a message it fails once it is."""
         try:
-            return self._received.read(request, copy=False)[0]
+            return self._received.read(request, copy=False)[0].origin
         except InputError:
-            return None
+            return Origin(request.arrived_ns)
 
     def read(self, request: OpenRequest, loaded: Loaded) -> InferenceJob:
         """Read a request. Raise InputError if the loaded model cannot read it, ModelError if it ends workers."""
@@ -160,7 +160,7 @@ class InferenceCodec:
             pieces = num_pieces(job.features, job.num_items)
             job.computed = context.verb.collect(self._model, context.options, job.rows, pieces)
         except Exception as exc:
-            job.error = exc if isinstance(exc, SIEError) else internal_error("inference", exc)
+            job.error = told("inference", exc)
 
     def write(self, job: InferenceJob, busy: BusyLog, loads: BusyLog) -> Outputs:
         """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""

@@ -106,8 +106,6 @@ class LoraCache:
 
     def take(self, job: InferenceJob) -> bool:
         """False if `job` must `wait`. LoadError if its adapter has failed recently, LoraLoading if too many wait."""
-        if not job.lora:
-            return True
         with self._changed:
             each = self._known.get(job.lora)
             if each is None:
@@ -143,9 +141,6 @@ class LoraCache:
     @contextmanager
     def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
         """Give those of `loras` that the worker holds and keeps within the context; jobs of others are answered."""
-        if not loras:
-            yield frozenset()
-            return
         with self._changed:
             held = [each for each in map(self._known.get, loras) if each is not None and each.state == RESIDENT]
             for each in held:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from math import prod
 from pathlib import Path
 from secrets import compare_digest
 from struct import Struct
@@ -79,10 +78,9 @@ class Messages:
         # Its buffer is not allocated for each message; threads may share it, because `pack` keeps the interpreter lock.
         self._packer = msgpack.Packer(unicode_errors=LONE_SURROGATES)
         self._tensors = {tensor.name: tensor for tensor in tensors}
-        self._dtypes = {name: np.dtype(NUMPY_DTYPES[tensor.dtype]) for name, tensor in self._tensors.items()}
+        dtypes = {name: np.dtype(NUMPY_DTYPES[tensor.dtype]) for name, tensor in self._tensors.items()}
         # Integers before floats.
-        names = sorted(self._dtypes, key=lambda name: self._dtypes[name].kind == "f")
-        self._order = {name: place for place, name in enumerate(names)}
+        self._dtypes = dict(sorted(dtypes.items(), key=lambda each: each[1].kind == "f"))
 
     @classmethod
     def from_preprocess(cls, model: Model, seal: Seal) -> "Messages":
@@ -97,23 +95,24 @@ class Messages:
 
     def write(self, context: Context, rows: Rows, cost: int = 0) -> Outputs:
         """Return a step's outputs for the next step, in the contract's dtypes."""
-        shapes: list[tuple[str, Sequence[int]]] = []
+        inside: list[tuple[str, Sequence[int]]] = []
         integers: list[memoryview | bytes] = []
         floats: list[memoryview | bytes] = []
         beside: Rows = {}
-        for name in sorted(rows, key=self._order.__getitem__):
-            array = np.ascontiguousarray(rows[name], self._dtypes[name])
+        for name, dtype in self._dtypes.items():
+            if name not in rows:
+                continue
+            array = np.ascontiguousarray(rows[name], dtype)
             if self._tensors[name].is_large:
                 beside[name] = array
             else:
-                shapes.append((name, array.shape))
-                packed = floats if array.dtype.kind == "f" else integers
+                inside.append((name, array.shape))
+                packed = floats if dtype.kind == "f" else integers
                 packed += (array.data, PADDING[-array.nbytes % ALIGNMENT])
-        shapes_beside = [(name, array.shape) for name, array in beside.items()]
-        head = self._packer.pack((context.fields(), shapes, shapes_beside))
+        head = self._packer.pack((context.fields(), inside, [(name, array.shape) for name, array in beside.items()]))
         covered = b"".join((head, PADDING[-len(head) % ALIGNMENT], *integers))
         front = FRONT.pack(cost, HEAD + len(covered), len(head))
-        message = b"".join((self._sealed(front + covered), front, covered, *floats))
+        message = b"".join((self._sealed(front, covered), front, covered, *floats))
         return {MESSAGE.name: np.frombuffer(message, np.uint8), **beside}
 
     def read(self, request: Request, *, copy: bool) -> tuple[Context, Rows]:
@@ -128,17 +127,15 @@ class Messages:
         _, end, size = FRONT.unpack_from(data, SEAL_BYTES)
         if not compare_digest(data[:SEAL_BYTES], self._sealed(data[SEAL_BYTES:end])):
             raise _foreign(MESSAGE)
-        head = data[HEAD : HEAD + size].tobytes()
-        fields, inside, beside = msgpack.unpackb(head, unicode_errors=LONE_SURROGATES)
+        fields, inside, beside = msgpack.unpackb(data[HEAD : HEAD + size], unicode_errors=LONE_SURROGATES)
         rows: Rows = {}
         at = HEAD + size + -size % ALIGNMENT
-        for name, shape in inside:
-            dtype = self._dtypes[name]
-            end = at + prod(shape) * dtype.itemsize
-            if end > len(message):
-                raise _foreign(MESSAGE)
-            rows[name] = message[at:end].view(dtype).reshape(shape)
-            at = end + -end % ALIGNMENT
+        try:
+            for name, shape in inside:
+                array = rows[name] = np.ndarray(shape, self._dtypes[name], data, at)
+                at += array.nbytes + -array.nbytes % ALIGNMENT
+        except (TypeError, ValueError) as exc:  # nothing seals the floats: there are fewer
+            raise _foreign(MESSAGE) from exc
         if at != len(message):
             raise _foreign(MESSAGE)
         for name, shape in beside:
@@ -147,9 +144,10 @@ class Messages:
                 raise _foreign(self._tensors[name])
         return Context.of(fields), rows
 
-    def _sealed(self, covered: bytes | memoryview) -> bytes:
+    def _sealed(self, *covered: bytes | memoryview) -> bytes:
         seal = self._keyed.copy()
-        seal.update(covered)
+        for each in covered:
+            seal.update(each)
         return seal.digest()
 
 

@@ -15,7 +15,7 @@ from sie_triton.contract.tensors import CHUNKS, LENGTHS, NUM_PAGES, PAGE_NUMBERS
 from sie_triton.errors import SIEError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.pipeline.stages.checks import check_computed, widths_of
-from sie_triton.pipeline.stages.cold_stage import internal_error
+from sie_triton.pipeline.stages.cold_stage import told
 from sie_triton.pipeline.stages.context import Context, timing_ms
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.request import Answer, Outputs, Request
@@ -116,10 +116,8 @@ class Postprocess:
             if context.chunks:
                 tensors[CHUNKS.name] = np.array(context.chunks, np.int32)[:, :3]
             return Arrived(context, Computed(context.options, tensors), of_items)
-        except SIEError as exc:
-            return exc
         except Exception as exc:
-            return internal_error(self.name, exc)
+            return told(self.name, exc)
 
     def _prepare(self, answering: Answering, arrived: Sequence[Arrived]) -> None:
         """Prepare requests together. If that fails, prepare each alone, so that only the faulty ones fail."""
@@ -127,7 +125,7 @@ class Postprocess:
             answering.prepare([each.computed for each in arrived])
         except Exception as exc:
             if len(arrived) == 1:
-                arrived[0].error = internal_error(self.name, exc)
+                arrived[0].error = told(self.name, exc)
             else:
                 for each in arrived:
                     self._prepare(answering, [each])
@@ -135,10 +133,8 @@ class Postprocess:
     def _answer(self, arrived: Arrived, started_ns: int) -> Answer:
         try:
             return arrived.error or self._outputs(arrived, started_ns)
-        except SIEError as exc:
-            return exc
         except Exception as exc:
-            return internal_error(self.name, exc)
+            return told(self.name, exc)
 
     def _outputs(self, arrived: Arrived, started_ns: int) -> Outputs:
         context = arrived.context

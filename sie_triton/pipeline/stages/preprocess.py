@@ -5,6 +5,7 @@ This stage validates the parameters of requests, and refuses requests while too 
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
@@ -35,7 +36,7 @@ from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.job import deadline_ns
 from sie_triton.pipeline.scheduling.preprocess_slots import Slots
-from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
+from sie_triton.pipeline.stages.cold_stage import ColdStage, told
 from sie_triton.pipeline.stages.context import Context, Contexts, identity_of, token_of
 from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
@@ -129,14 +130,13 @@ class Preprocess(ColdStage[Processor]):
         return self._limit.refusal()
 
     def origin(self, request: Request) -> Origin:
-        try:
+        id = trace = call = ""
+        with suppress(InputError):  # it fails once it is read
+            id = request.id
             id, trace = identity_of(request)
-        except InputError:
-            return super().origin(request)
-        return Origin(id, Trace.parse(trace), request.arrived_ns)
-
-    def entry(self, request: Request) -> tuple[int, str]:
-        return deadline_ns(request.arrived_ns, request.timeout_us), token_of(request)
+            call = token_of(request)
+        deadline = deadline_ns(request.arrived_ns, request.timeout_us)
+        return Origin(request.arrived_ns, deadline, id, Trace.parse(trace), call)
 
     def load(self) -> Processor:
         spec = self._spec
@@ -238,13 +238,13 @@ class Preprocess(ColdStage[Processor]):
             context, given = self._contexts.enter(request, self._verb_of(request))
             self.check_call(context.call)
             if lora := context.options.get(LORA.name):
-                self._loras.source(lora)
+                self._loras.source(str(lora))
             pages = PageSelection.read(str(given[PAGES.name])) if PAGES.name in given else ALL
             parts = self._read_parts(processor, request, context, given)
-            chunking = Chunking.read(given, context.options)
+            chunking = Chunking.read(given, context.options) if given else None
             return ReadRequest(open_request, context, parts, pages, chunking)
         except Exception as exc:
-            open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            open_request.answer(told(self.name, exc))
             return None
 
     def _verb_of(self, request: Request) -> Verb:
@@ -302,25 +302,21 @@ class Preprocess(ColdStage[Processor]):
         return Tokenization(reading.parts, encode, request.end_if_unwanted, done, self._slots)
 
     def _give_up(self, request: OpenRequest, error: BaseException) -> None:
-        request.answer(error if isinstance(error, SIEError) else internal_error(self.name, error))
+        request.answer(told(self.name, error))
 
     def _blame(self, processor: Processor, reading: ReadRequest, error: BaseException) -> SIEError:
         """Return the error of a request that could not be made into features; it names the element if possible."""
         try:
             blame(processor, reading.parts)
-        except InputError as exc:
-            return exc
         except BaseException as exc:
-            return internal_error(self.name, exc)
-        return internal_error(self.name, error)
+            error = exc
+        return told(self.name, error)
 
     def _outputs_of(self, reading: ReadRequest, features: Features) -> Outputs | SIEError:
         try:
             return self._outputs(reading, features)
-        except SIEError as exc:
-            return exc
         except BaseException as exc:
-            return internal_error(self.name, exc)
+            return told(self.name, exc)
 
     def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
         context = reading.context
@@ -329,7 +325,8 @@ class Preprocess(ColdStage[Processor]):
         lengths = tensors[self._lengths].tolist()
         if 0 in lengths:
             check_read(reading.parts, lengths)
-        check_poolable(reading.parts, features, context.options)
+        if context.options:
+            check_poolable(reading.parts, features, context.options)
         cost = min(sum(self._cost(tensors[self._lengths]).tolist()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()

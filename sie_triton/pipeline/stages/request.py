@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from sie_triton.errors import SIEError
+from sie_triton.pipeline.scheduling.job import NEVER
 from sie_triton.system.telemetry.identity import Trace
 
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -24,11 +25,16 @@ Answer = Outputs | SIEError | Later
 
 
 class Origin(NamedTuple):
-    """The client's id of a request, its trace, and when it arrived, in monotonic nanoseconds."""
+    """What a stage knows of a request that it has not read: the client's id, and the token of the door's call.
 
-    id: str
-    trace: Trace
+    Both may be empty. Times are monotonic, in nanoseconds.
+    """
+
     arrived_ns: int
+    deadline_ns: int = NEVER
+    id: str = ""
+    trace: Trace = Trace()
+    call: str = ""
 
 
 class Request(Protocol):

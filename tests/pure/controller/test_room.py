@@ -15,6 +15,7 @@ from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.pipeline.stages.cold_stage import ColdStage
+from sie_triton.pipeline.stages.request import Origin
 from sie_triton.records.grants import (
     CONTROLLER_LOCK,
     EVICTED,
@@ -294,8 +295,8 @@ class Loading(ColdStage[str]):
     def process(self, loaded, requests):
         raise AssertionError
 
-    def entry(self, request):
-        return 2**63 - 1, ""
+    def origin(self, request):
+        return Origin(request.arrived_ns)
 
 
 def test_a_stopped_controller_counts_as_not_running(tmp_path):

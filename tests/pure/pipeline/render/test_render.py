@@ -8,7 +8,7 @@ from sie_triton.contract.tensors import CHUNKS, DENSE, DENSE_QUANTIZED, TEXT, TI
 from sie_triton.models.catalog import starter_set
 from sie_triton.pipeline.render.build import check_repository, write_repository
 from sie_triton.pipeline.render.pbtxt import ensembles, from_text
-from sie_triton.pipeline.scheduling.hook import HOOK_NAME, NO_HOOK
+from sie_triton.pipeline.render.repository import HOOK_NAME, NO_HOOK
 from sie_triton.settings import read_settings
 from tests.support.stages import spec
 

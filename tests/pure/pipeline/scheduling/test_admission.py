@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sie_triton.pipeline.render import repository
 from sie_triton.pipeline.render.pbtxt import composing_models
-from sie_triton.pipeline.scheduling import hook as build
 from sie_triton.pipeline.stages.message import FRONT, SEAL_BYTES
 from tests.pure.pipeline.render.test_render import SPEC
 
@@ -21,7 +21,7 @@ def hook(tmp_path_factory) -> tuple[ctypes.CDLL, ctypes.CDLL]:
     fake = directory / "fake.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(fake), str(FAKE_TRITON)], check=True)
     triton = ctypes.CDLL(str(fake), mode=ctypes.RTLD_GLOBAL)
-    library = build.build_hook(directory)
+    library = repository.build_hook(directory)
     assert library is not None
     return triton, ctypes.CDLL(str(library))
 
@@ -98,4 +98,4 @@ def test_reads_the_budget_that_render_writes(hook):
 
 def test_no_compiler_means_no_hook(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert build.build_hook(tmp_path) is None
+    assert repository.build_hook(tmp_path) is None

@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from time import monotonic_ns
 
 import pytest
 
@@ -13,7 +12,7 @@ from sie_triton.errors import REASONS, BusyError, LoadError, ModelError
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
 from sie_triton.pipeline.stages.cold_stage import ColdStage
-from sie_triton.pipeline.stages.request import DEFERRED
+from sie_triton.pipeline.stages.request import DEFERRED, Origin
 from sie_triton.records.status import COLD, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from sie_triton.system.telemetry.options import Telemetry
@@ -47,8 +46,8 @@ class Echo(ColdStage[str]):
         for each in requests:
             each.answer({"x": 1})
 
-    def entry(self, request):
-        return NEVER, ""
+    def origin(self, request):
+        return Origin(request.arrived_ns)
 
 
 @pytest.fixture
@@ -96,8 +95,8 @@ def test_the_line_of_a_failed_request_has_the_time_since_it_came(echo, caplog, m
 def test_an_error_that_cannot_be_reported_is_still_the_answer(echo, monkeypatch):
     """At once, and by the clock."""
     echo._log = RequestLog("m", Telemetry(log_requests=True))
-    monkeypatch.setattr(echo, "origin", lambda request: 1 / 0)
-    monkeypatch.setattr(echo, "entry", lambda request: (monotonic_ns(), ""))
+    monkeypatch.setattr(echo, "_report", lambda *_: 1 / 0)
+    monkeypatch.setattr(echo, "origin", lambda request: Origin(request.arrived_ns, request.arrived_ns))
     echo.may_load.clear()
     answers = run(echo, [FakeRequest() for _ in range(LIMIT + 2)])
     echo.may_load.set()
@@ -179,8 +178,8 @@ class Fetching(Echo):
                 report_progress("fetching, 2 of many")
         return super().load()
 
-    def entry(self, request):
-        return deadline_ns(monotonic_ns(), request.timeout_us), ""
+    def origin(self, request):
+        return Origin(request.arrived_ns, deadline_ns(request.arrived_ns, request.timeout_us))
 
 
 @pytest.fixture
@@ -239,8 +238,8 @@ class Failing(ColdStage[str]):
         requests[0].answer({"x": 1})
         raise RuntimeError("secret detail")
 
-    def entry(self, request):
-        return NEVER, ""
+    def origin(self, request):
+        return Origin(request.arrived_ns)
 
 
 @pytest.fixture

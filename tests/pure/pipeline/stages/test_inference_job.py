@@ -80,8 +80,8 @@ def test_the_query_of_a_score_is_its_last_element(codec):
 
 def test_the_deadline_is_known_before_the_request_is_read(codec):
     request = sent(Context(ENCODE, {}, num_items=2, deadline_ns=77), letters=np.zeros(0, np.int32))
-    assert codec.context(request).deadline_ns == 77
-    assert codec.context(FakeRequest()) is None
+    assert codec.origin(request).deadline_ns == 77
+    assert codec.origin(FakeRequest()).deadline_ns == NEVER
 
 
 def test_features_of_another_packages_processor_are_checked(codec):

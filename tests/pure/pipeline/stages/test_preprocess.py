@@ -127,19 +127,21 @@ def preprocess(directory, of):
     return stage
 
 
-def test_an_id_that_is_not_utf_8_fails_only_its_request(tmp_path, minilm_directory):
-    class Unreadable(FakeRequest):
-        id = property(lambda self: refuse(), lambda self, value: None)
+@pytest.mark.parametrize("is_cold", [True, False])
+@pytest.mark.parametrize("field", ["id", "parameters"])
+def test_what_is_not_utf_8_fails_only_its_request(tmp_path, minilm_directory, is_cold, field):
+    def refuse(self):
+        raise InputError.at(field, "cannot be read; send UTF-8 text")
 
-    def refuse():
-        raise InputError.at("id", "cannot be read; send UTF-8 text")
-
-    stage = preprocess(tmp_path, spec(weights=str(minilm_directory)))
+    Unreadable = type("Unreadable", (FakeRequest,), {field: property(refuse, lambda self, value: None)})
+    stage = Preprocess(spec(weights=str(minilm_directory)), StatusWriter(tmp_path, "m", "preprocess", 0))
+    if not is_cold:
+        stage.warm_up()
     stage._log = RequestLog("m", Telemetry(log_requests=True))
     good = asked("encode", text=["hi"])
     bad, answer = run(stage, [Unreadable(encode_text=texts("hi")), good])
     assert isinstance(bad, InputError)
-    assert bad.field == "id"
+    assert bad.field == field
     assert answer["input_ids"].tolist() == [101, 7632, 102]
     assert stage.status.record["num_faults"] == 0
     stage.close()
