@@ -1,7 +1,8 @@
-"""Lanes: order, shares, threads, and deadlines by a fake clock."""
+"""Lanes: shares, threads, those of the calling thread and of several workers. test_scheduler_order.py has the order."""
 
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -9,10 +10,27 @@ import pytest
 from sie_triton.contract.spec import REMOTE
 from sie_triton.pipeline.scheduling import scheduler as module
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.scheduler import REMOTE_LANES, Pace, Scheduler, cost
-from tests.pure.pipeline.scheduling.test_scheduler import Slots, wait_for
+from sie_triton.pipeline.scheduling.job import NEVER
+from sie_triton.pipeline.scheduling.scheduler import REMOTE_LANES, Scheduler, cost
+from tests.pure.pipeline.scheduling.test_scheduler import no_file_handle
+from tests.support.controller import wait_for
 
 MS = 1_000_000
+
+BLOCK = 77  # a pass of this cost takes its lane until the end
+
+
+class Slots:
+    """A job as the scheduler sees it: the costs of its items, and its deadline."""
+
+    def __init__(self, *costs: int, deadline_ns: int = NEVER) -> None:
+        self.costs, self.deadline_ns = costs, deadline_ns
+
+    def is_late(self, now_ns):
+        return self.deadline_ns <= now_ns
+
+    def __iter__(self):
+        return ((self, i) for i in range(len(self.costs)))
 
 
 class Lanes:
@@ -21,45 +39,50 @@ class Lanes:
     By the clock `now`, in ns, a pass takes `pass_time` per unit of cost.
     """
 
-    def __init__(self, budget: int, device: str = "cpu", cores: int = 1, gather_s: float = 0.0) -> None:
+    def __init__(self, budget: int = 10, device: str = "cpu", cores: int = 1, records=list, **more) -> None:
         self.ran: list[list[int]] = []
         self.threads: list[int] = []
-        self.release = threading.Event()
+        self.release, self._end = threading.Event(), threading.Event()
         self.pass_time = 0
         self.now = 10**12
-        self.scheduler = Scheduler(device, self._run, budget, CpuBudget(cores, list), gather_s=gather_s)
+        cpu = CpuBudget(cores, records)
+        self.scheduler = Scheduler(device, self._run, budget, cpu, **{"gather_s": 0.0, **more})
 
-    def submit(self, *requests: list[int]) -> None:
+    def submit(self, *requests: list[int], deadline_ns: int = NEVER) -> None:
         for costs in requests:
-            self.scheduler.submit(list(Slots(*costs)))
+            self.scheduler.submit(list(Slots(*costs, deadline_ns=deadline_ns)))
+
+    def submit_bulk(self, *costs: int) -> None:
+        self.scheduler.submit_bulk([list(Slots(each)) for each in costs])
 
     @contextmanager
     def held(self):
         """Occupy all lanes, so that requests submitted inside are all queued when the lanes are free."""
-        wait_for(lambda: self._all_idle())
+        wait_for(self.all_idle)
         with self.scheduler.reserve_idle_device() as threads:
             assert threads
             yield
 
     def finish(self) -> list[list[int]]:
         self.release.set()
+        self._end.set()
         self.scheduler.close()
         return self.ran
 
-    def _all_idle(self) -> bool:
+    def all_idle(self) -> bool:
         with self.scheduler.reserve_idle_device() as threads:
             return threads > 0
 
     def _run(self, sub_batch, threads):
         self.ran.append([cost(slot) for slot in sub_batch])
         self.threads.append(threads)
-        assert self.release.wait(60)
+        assert (self._end if self.ran[-1] == [BLOCK] else self.release).wait(60)
         self.now += self.pass_time * sum(self.ran[-1])
 
 
 def test_a_remote_server_gets_further_requests_while_it_answers():
     """A single request takes one lane and leaves the others to later requests."""
-    lanes = Lanes(budget=10, device=REMOTE)
+    lanes = Lanes(device=REMOTE)
     for num_running in range(1, REMOTE_LANES + 1):
         lanes.submit([1])
         wait_for(lambda n=num_running: len(lanes.ran) == n)  # no pass has ended
@@ -70,7 +93,7 @@ def test_a_remote_server_gets_further_requests_while_it_answers():
 
 def test_a_pass_is_prepared_while_a_gpu_computes_another():
     """A single request leaves the other lane to later requests, which the calling thread must not compute itself."""
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     assert lanes.scheduler.num_lanes == 2
     lanes.submit([1])
     wait_for(lambda: len(lanes.ran) == 1)
@@ -83,7 +106,7 @@ def test_a_pass_is_prepared_while_a_gpu_computes_another():
 
 
 def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     with lanes.held():
         lanes.submit([1])
         wait_for(lambda: lanes.ran == [[1]])
@@ -92,7 +115,7 @@ def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
 
 def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
     """The GPU would compute the halves one after the other."""
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     lanes.scheduler.submit([slot for _ in range(6) for slot in Slots(1)])
     assert lanes.finish() == [[1] * 6]
 
@@ -109,7 +132,7 @@ def test_remote_pass_times_count_for_a_minimum_cost(monkeypatch, device, least):
 
 
 def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):
-    lanes = Lanes(budget=10, gather_s=30.0)
+    lanes = Lanes(gather_s=30.0)
     with lanes.held():
         lanes.submit([10])
         next_one = threading.Thread(target=lanes.submit, args=([10],), daemon=True)
@@ -122,7 +145,7 @@ def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):
 
 
 def test_lanes_that_are_idle_together_share_what_waits():
-    lanes = Lanes(budget=10, device="cpu", cores=2)
+    lanes = Lanes(device="cpu", cores=2)
     with lanes.held():
         lanes.submit(*[[1]] * 6)
     wait_for(lambda: len(lanes.ran) == 2)
@@ -150,82 +173,21 @@ def test_one_lane_alone_still_has_a_thread():
     lanes.finish()
 
 
-# --- deadlines
-
-
-class Timed(Slots):
-    """One item, with a deadline."""
-
-    def __init__(self, cost: int, deadline_ns: int) -> None:
-        super().__init__(cost)
-        self.deadline_ns = deadline_ns
-
-    def is_late(self, now_ns):
-        return self.deadline_ns <= now_ns
-
-
-@pytest.fixture
-def clocked(monkeypatch):
-    """One lane with a budget of 8 and a known pace of 20 ms per unit of cost."""
-    lanes = Lanes(budget=8)
-    lanes.pass_time = 20 * MS
-    monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
-    lanes.release.set()
-    lanes.submit([1])
-    wait_for(lambda: len(lanes.ran) == 1)
-    return lanes
-
-
-def test_a_job_expected_too_late_runs_if_no_other_waits(clocked):
-    with clocked.held():
-        clocked.scheduler.submit(list(Timed(8, clocked.now + 10 * MS)))
-    assert clocked.finish() == [[1], [8]]
-
-
-def test_a_job_expected_too_late_gives_way_to_others(clocked):
-    with clocked.held():
-        clocked.scheduler.submit(list(Timed(3, clocked.now + 10 * MS)))
-        clocked.submit([4], [2])
-    assert clocked.finish() == [[1], [2, 4]]
-
-
-def test_items_with_deadlines_run_before_a_long_queue(clocked):
-    """Three items that fit into 60 ms run first, in a sub-batch of their own."""
-    with clocked.held():
-        for _ in range(3):
-            clocked.scheduler.submit(list(Timed(1, clocked.now + 70 * MS)))
-        clocked.submit(*[[1]] * 8)
-    assert clocked.finish() == [[1], [1] * 3, [1] * 8]
-
-
-def test_the_pace_is_that_of_the_slower_sub_batches():
-    pace = Pace()
-    assert pace.expected_ns(100) == 0
-    assert pace.cost_within(1) == float("inf")
-    for ns in (9, 2, 14, 5, 12, 7, 16, 1, 10, 3, 13, 6, 15, 8, 4, 11):
-        pace.add(2, 2 * ns)
-    assert pace.expected_ns(100) == 1300  # the pace of three in four sub-batches is faster
-    assert pace.cost_within(130) == 10
-    for _ in range(16):
-        pace.add(1, 1)
-    assert pace.expected_ns(100) == 100  # only the latest sub-batches count
-
-
 # --- a lane for the calling thread
 
 
 def test_the_calling_thread_takes_an_idle_lane_with_its_threads():
-    lanes = Lanes(budget=10, cores=4)
+    lanes = Lanes(cores=4)
     with lanes.scheduler.reserve_lane(0) as threads, lanes.scheduler.reserve_lane(0) as others:
         assert (threads, others) == (2, 2)
         with lanes.scheduler.reserve_lane(0) as third:
             assert not third
-    assert lanes._all_idle()
+    assert lanes.all_idle()
     lanes.finish()
 
 
 def test_the_calling_thread_waits_until_a_lane_is_free_and_nothing_is_queued():
-    lanes = Lanes(budget=10)
+    lanes = Lanes()
     lanes.submit([1])
     wait_for(lambda: lanes.ran == [[1]])
     lanes.submit([2])
@@ -236,17 +198,17 @@ def test_the_calling_thread_waits_until_a_lane_is_free_and_nothing_is_queued():
     lanes.finish()
 
 
-def test_an_idle_lane_is_left_to_queued_work():
-    lanes = Lanes(budget=10)
-    wait_for(lanes._all_idle)
+def test_what_is_idle_is_left_to_queued_work():
+    lanes = Lanes()
+    wait_for(lanes.all_idle)
     lanes.scheduler._single.append(next(iter(Slots(1))))  # the lane is not notified
-    with lanes.scheduler.reserve_lane(0) as threads:
-        assert not threads
+    with lanes.scheduler.reserve_lane(0) as threads, lanes.scheduler.reserve_idle_device() as all_threads:
+        assert (threads, all_threads) == (0, 0)
     assert lanes.finish() == [[1]]
 
 
 def test_a_lane_is_not_granted_after_the_wait():
-    lanes = Lanes(budget=10)
+    lanes = Lanes()
     lanes.submit([1])
     wait_for(lambda: lanes.ran == [[1]])
     with lanes.scheduler.reserve_lane(0.01) as threads:
@@ -256,8 +218,8 @@ def test_a_lane_is_not_granted_after_the_wait():
 
 def test_nobody_waits_for_a_lane_while_bulk_work_is_queued():
     """Bulk work takes each lane that becomes free, unless small work is queued: it must be, at once."""
-    lanes = Lanes(budget=10)
-    lanes.scheduler.submit_bulk([list(Slots(i)) for i in (11, 12)])
+    lanes = Lanes()
+    lanes.submit_bulk(11, 12)
     wait_for(lambda: lanes.ran == [[11]])
     with lanes.scheduler.reserve_lane(3600) as threads:
         assert not threads
@@ -268,7 +230,7 @@ def test_nobody_waits_for_a_lane_while_bulk_work_is_queued():
 
 
 def test_each_worker_more_brings_its_lanes_and_takes_them_along():
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     lanes.submit(*[[10]] * 7)
     wait_for(lambda: len(lanes.ran) == 2)
     lanes.scheduler.use_workers(3)
@@ -303,16 +265,16 @@ def test_lanes_of_a_worker_that_goes_take_no_more_work():
 
 
 def test_the_device_is_idle_once_all_workers_are():
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     lanes.scheduler.use_workers(2)
     lanes.submit([10])
     wait_for(lambda: lanes.ran)
     with lanes.scheduler.reserve_idle_device() as threads:
         assert not threads
     lanes.release.set()
-    wait_for(lambda: lanes._all_idle())
+    wait_for(lanes.all_idle)
     lanes.scheduler.use_workers(1)
-    wait_for(lambda: lanes._all_idle())
+    wait_for(lanes.all_idle)
     lanes.finish()
 
 
@@ -325,7 +287,7 @@ def test_waiting_work_is_divided_among_idle_workers():
 
 
 def test_a_model_is_crowded_while_more_waits_than_runs():
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     assert not lanes.scheduler.crowded_since_ns
     with lanes.held():
         lanes.submit(*[[10]] * 5)
@@ -339,10 +301,26 @@ def test_a_model_is_crowded_while_more_waits_than_runs():
 
 
 def test_bulk_work_crowds_a_model_until_it_is_done():
-    lanes = Lanes(budget=10, device="cuda:0")
+    lanes = Lanes(device="cuda:0")
     with lanes.held():
-        lanes.scheduler.submit_bulk([list(Slots(10)) for _ in range(5)])
+        lanes.submit_bulk(*[10] * 5)
     wait_for(lambda: len(lanes.ran) == 2)
     assert lanes.scheduler.crowded_since_ns
     assert len(lanes.finish()) == 5
     assert not lanes.scheduler.crowded_since_ns
+
+
+def test_an_idle_lane_holds_no_sub_batch():
+    lanes, slots = Lanes(), Slots(1)
+    lanes.release.set()
+    left = weakref.ref(slots)
+    lanes.scheduler.submit(list(slots))
+    del slots
+    wait_for(lambda: left() is None)
+    lanes.finish()
+
+
+def test_no_sub_batch_is_lost_while_the_records_cannot_be_read():
+    lanes = Lanes(records=no_file_handle)
+    lanes.submit([9], [8], [7])
+    assert lanes.finish() == [[9], [8], [7]]

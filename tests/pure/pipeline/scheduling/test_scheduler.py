@@ -1,9 +1,8 @@
-"""Scheduling: lanes, order, CPU threads, and clocks."""
+"""Background threads, the budget of CPU threads, and clocks."""
 
 import errno
 import os
 import threading
-import time
 import weakref
 
 import pytest
@@ -14,10 +13,9 @@ from sie_triton.errors import BusyError
 from sie_triton.pipeline.scheduling import cpu_budget as budget
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.scheduler import Scheduler, cost
 from sie_triton.pipeline.scheduling.threads import Sweep
 from sie_triton.pipeline.stages.inference_job import BusyLog, covered_ns
-from sie_triton.pipeline.stages.open_requests import NEVER
+from tests.support.controller import wait_for
 from tests.support.threads import no_thread
 
 
@@ -55,125 +53,6 @@ def test_an_idle_thread_holds_no_job():
     background.close()
 
 
-def test_an_idle_lane_holds_no_sub_batch():
-    scheduler = Scheduler("cpu", lambda sub_batch, threads: None, 10, CpuBudget(1, list))
-    slots = Slots(1)
-    left = weakref.ref(slots)
-    scheduler.submit(list(slots))
-    del slots
-    wait_for(lambda: left() is None)
-    scheduler.close()
-
-
-class Slots:
-    """Jobs as the scheduler sees them: their costs, and whether their results are still wanted."""
-
-    def __init__(self, *costs: int) -> None:
-        self.costs = costs
-        self.over = False
-        self.deadline_ns = NEVER
-
-    def is_late(self, now_ns):
-        return self.over
-
-    def __iter__(self):
-        return ((self, i) for i in range(len(self.costs)))
-
-
-@pytest.fixture
-def scheduled():
-    """A scheduler of one lane that is busy until `release` is set, and what ran on it."""
-    ran: list[list[int]] = []
-    release, busy = threading.Event(), threading.Event()
-
-    def run(sub_batch, threads):
-        ran.append([cost(slot) for slot in sub_batch])
-        busy.set()
-        release.wait(5)
-
-    scheduler = Scheduler("cpu", run, 10, CpuBudget(1, list))
-    scheduler.submit(list(Slots(1)))
-    busy.wait(5)
-    yield scheduler, release, ran
-    release.set()
-    scheduler.close()
-
-
-def test_waiting_items_are_batched_in_order_of_arrival_up_to_the_budget(scheduled):
-    scheduler, release, ran = scheduled
-    for costs in ((3,), (1,), (4,), (20,), (5,)):
-        scheduler.submit(list(Slots(*costs)))
-    release.set()
-    wait_for(lambda: len(ran) == 4)
-    assert ran == [[1], [1, 3, 4], [20], [5]]
-
-
-def test_an_earlier_arrival_runs_first_though_submitted_late(scheduled):
-    scheduler, release, ran = scheduled
-    scheduler.submit([*Slots(4), *Slots(6)])
-    scheduler.submit_late([*Slots(9), *Slots(2), *Slots(3, 5)])
-    release.set()
-    scheduler.close()
-    assert ran == [[1], [9], [3, 5], [2, 4], [6]]
-
-
-def test_a_long_item_does_not_wait_for_a_flood_of_short_ones(scheduled):
-    scheduler, release, ran = scheduled
-    for _ in range(8):
-        scheduler.submit(list(Slots(*[1] * 60)))
-    scheduler.submit(list(Slots(9)))
-    release.set()
-    scheduler.close()
-    assert any(9 in costs for costs in ran[:3])
-
-
-def test_bulk_requests_take_turns(scheduled):
-    scheduler, release, ran = scheduled
-    scheduler.submit_bulk([list(Slots(i)) for i in (11, 12, 13)])
-    scheduler.submit_bulk([list(Slots(i)) for i in (21, 22)])
-    release.set()
-    scheduler.close()
-    assert ran == [[1], [11], [21], [12], [22], [13]]
-
-
-def test_an_ended_job_is_not_run(scheduled):
-    scheduler, release, ran = scheduled
-    late, several, bulk = Slots(9), Slots(2, 2), Slots(55)
-    scheduler.submit(list(late))
-    scheduler.submit(list(several))
-    scheduler.submit(list(Slots(3)))
-    scheduler.submit_bulk([list(bulk), list(bulk)])
-    late.over = several.over = bulk.over = True
-    release.set()
-    scheduler.close()
-    assert ran == [[1], [3]]
-    assert not scheduler.crowded_since_ns
-
-
-@pytest.mark.parametrize(("left_s", "expected"), [(0.07, [1, 1, 1]), (10, [1] * 8), (0.001, [1, 1])])
-def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
-    """20 ms for a cost of 1, a budget of 8: three fit in 70 ms; a quarter of the budget is always tried."""
-    ran: list[list[int]] = []
-    scheduler = Scheduler(
-        "cpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), 8, CpuBudget(1, list)
-    )
-    scheduler._pace.add(1, 20_000_000)
-    with scheduler.reserve_idle_device():
-        jobs = [Slots(1) for _ in range(8)]
-        for job in jobs:
-            job.deadline_ns = time.monotonic_ns() + int(left_s * 1e9)
-            scheduler.submit(list(job))
-    scheduler.close()
-    assert ran[0] == expected
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_models_in_use_share_one_thread_budget(monkeypatch):
     now, second = 100 * 10**9, 10**9
     monkeypatch.setattr(budget, "monotonic_ns", lambda: now)
@@ -205,17 +84,6 @@ def test_the_share_stays_while_the_records_cannot_be_read(monkeypatch):
         shares.append(cpu.threads())
         now += budget.REFRESH_NS
     assert shares == [4, 4, 8]
-
-
-def test_no_sub_batch_is_lost_while_the_records_cannot_be_read():
-    ran = []
-    scheduler = Scheduler(
-        "cpu", lambda sub_batch, threads: ran.append(cost(sub_batch[0])), 9, CpuBudget(1, no_file_handle)
-    )
-    for each in (9, 8, 7):
-        scheduler.submit(list(Slots(each)))
-    scheduler.close()
-    assert ran == [9, 8, 7]
 
 
 def no_file_handle():
