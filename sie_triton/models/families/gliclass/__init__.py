@@ -23,9 +23,9 @@ from sie_triton.models.families.shared.classes import CLASS_LOGITS, IS_MULTI, SC
 from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.windows import TextWindow, WindowProcessor, packed, windows
-from sie_triton.models.inputs.words import PromptedTexts
 
 POOLINGS = ("first", "last", "avg", "max", "sum", "rms", "abs_max", "abs_avg")
 SCORERS = ("simple", "weighted-dot", "mlp", "hopfield")
@@ -187,7 +187,7 @@ class GliclassTokenizer(WindowProcessor):
 
     def frame(self, part: Part) -> Frame:
         labels, instruction = tuple(part.labels), part.instruction or ""
-        return PromptedTexts(
+        return Prompted(
             lambda: self._prompt(labels, instruction), len(instruction) + sum(len(label.read) for label in labels)
         )
 
