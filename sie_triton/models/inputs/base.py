@@ -40,6 +40,10 @@ class InputKind(ABC):
     def size(self, element: Any) -> int:
         """Return the size of an element, in the unit of the limits."""
 
+    def is_slow(self, element: Any) -> bool:
+        """True if `Processor.prepare` takes long for this element, such as an image or a sound, which is decoded."""
+        return False
+
     @abstractmethod
     def sample_length(self, rng: np.random.Generator) -> int:
         """Draw the length of a typical item, at least 1, for calibration."""
@@ -95,13 +99,6 @@ class Processor(ABC):
     def is_query(self, part: Part) -> bool:
         """Return True if the elements of `part` are encoded as queries."""
         return bool(part.is_query)
-
-    # True if `prepare` takes long for some elements, such as images and sounds, which must be decoded.
-    prepares: ClassVar[bool] = False
-
-    def is_slow(self, element: Any) -> bool:
-        """True if `prepare` takes long for this element."""
-        return False
 
     def prepare(self, element: Any) -> Any:
         """Convert an element for `frame` and `encode`, or raise InputError. Called by several threads at once."""

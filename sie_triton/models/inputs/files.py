@@ -34,5 +34,8 @@ class FileInput(InputKind):
     def size(self, element: Any) -> int:
         return len(element)
 
+    def is_slow(self, element: Any) -> bool:
+        return True
+
     def sample_length(self, rng: np.random.Generator) -> int:
         return 1

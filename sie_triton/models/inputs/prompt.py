@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sie_triton.contract import Part, shown
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +27,22 @@ class Prompt:
         return f"{self.before}{text}{self.after}"
 
 
-class Question:
-    """A text that the model reads together with each text of a part, which is preceded by `before`.
+class Prompted(Generic[P]):
+    """What the model reads with each element of a part; `prompt` is made when the first of them is read.
 
-    `make` is called once, when the first text is read. `size` is an estimate.
+    `size` is an estimate.
     """
 
-    def __init__(self, make: Callable[[], str], size: int, before: str = "") -> None:
+    def __init__(self, make: Callable[[], P], size: int) -> None:
         self._make = make
-        self._before = before
         self.size = size
 
     @cached_property
-    def text(self) -> str:
+    def prompt(self) -> P:
         return self._make()
 
-    def around(self, text: str) -> Any:
-        return self.text, self._before + text
+    def around(self, element: Any) -> tuple[P, Any]:
+        return self.prompt, element
 
 
 def prompt_of(prompts: Mapping[str, str], default: str, part: Part) -> Prompt:

@@ -40,5 +40,8 @@ class SeveralInputs(InputKind):
     def size(self, element: Any) -> int:
         return sum(self._kinds[kind].size(each) for kind, each in element.items())
 
+    def is_slow(self, element: Any) -> bool:
+        return any(self._kinds[kind].is_slow(each) for kind, each in element.items())
+
     def sample_length(self, rng: np.random.Generator) -> int:
         return max(kind.sample_length(rng) for kind in self._kinds.values())

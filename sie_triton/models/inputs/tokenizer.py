@@ -22,7 +22,7 @@ from sie_triton.errors import REASONS, InputError, LoadError
 from sie_triton.models.inputs.base import Frame, Processor
 from sie_triton.models.inputs.cutting import encoded, kept, truncation_side
 from sie_triton.models.inputs.growth import check_growth
-from sie_triton.models.inputs.prompt import Prompt, Question, overridden, prompt_of
+from sie_triton.models.inputs.prompt import Prompt, Prompted, overridden, prompt_of
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +91,13 @@ class TextTokenizer(Processor):
         assert lengths is not None
         return {**features, PROMPT_TOKENS.name: Ragged(np.array([kept_out] * len(lengths), np.int32))}
 
-    def question(self, query: str, instruction: str | None) -> Question:
+    def question(self, query: str, instruction: str | None) -> Prompted[Any]:
         """Return the prompt that the model reads with each text that is scored against `query`.
 
         `instruction` None: the model's own. A part may be left out if `encode` would cut it anyway.
         """
         asked = (self.default_prompt if instruction is None else instruction) + query
-        return Question(lambda: self.shortened(asked, self._max_length), len(asked))
+        return Prompted(lambda: self.shortened(asked, self._max_length), len(asked))
 
     def shortened(self, text: str, max_length: int) -> str:
         """Return the part of `text` with the MUCH · `max_length` tokens that are kept; Unreadable if it is too long.

@@ -6,10 +6,10 @@ places in the text: code points, end exclusive.
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKEN
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.base import Frame, Processor
 from sie_triton.models.inputs.growth import check_whole
-
-P = TypeVar("P")
+from sie_triton.models.inputs.prompt import Prompted
 
 # A word, with parts joined by hyphens and underscores; or any other character except spaces.
 WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
@@ -109,21 +108,6 @@ class WordTokenizer:
         return found
 
 
-class PromptedTexts(Generic[P]):
-    """The prompt of a part's texts; `prompt` is made when the first of them is read."""
-
-    def __init__(self, make: Callable[[], P], size: int) -> None:
-        self._make = make
-        self.size = size
-
-    @cached_property
-    def prompt(self) -> P:
-        return self._make()
-
-    def around(self, element: Any) -> tuple[P, Any]:
-        return self.prompt, element
-
-
 class LabelledWords(Processor):
     """Labels and the words of a text in one row; `prompt` writes the labels.
 
@@ -146,7 +130,7 @@ class LabelledWords(Processor):
     def frame(self, part: Part) -> Frame:
         super().frame(part)
         labels = tuple(part.labels)
-        return PromptedTexts(lambda: self._prompt(labels), sum(len(label.read) for label in labels))
+        return Prompted(lambda: self._prompt(labels), sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         rows = [

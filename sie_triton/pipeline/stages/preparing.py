@@ -22,10 +22,10 @@ from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 Pages = list[list[int]]
 
 
-def takes_long(processor: Processor, request_parts: RequestParts) -> bool:
+def takes_long(request_parts: RequestParts) -> bool:
     """True if any element takes long. A query that is read with each element is prepared with the first."""
     return any(
-        processor.is_slow(element)
+        framed.kind.is_slow(element)
         for framed in request_parts
         for element in (*framed.part.elements, *([framed.part.query] if framed.part.query is not None else []))
     )
@@ -50,7 +50,7 @@ class Preparation:
         slots: Slots,
     ) -> None:
         self._processor, self._parts, self._reader, self._slots = processor, request_parts, reader, slots
-        self._is_over, self._done = is_over, done
+        self._is_over, self._done, self._is_slow = is_over, done, request_parts[0].kind.is_slow
         self._elements = [element for framed in request_parts for element in framed.part.elements]
         self._num_items = sum(len(framed.part.elements) for framed in request_parts if framed.part.name != QUERY.name)
         self._prepared: list[list[Any]] = [[] for _ in self._elements]
@@ -66,14 +66,14 @@ class Preparation:
 
     def strands(self, most: int) -> Sequence[Iterator[None]]:
         """Return up to `most` strands, each for a separate thread. One step of a strand prepares one element."""
-        num_slow = sum(map(self._processor.is_slow, self._elements))
+        num_slow = sum(map(self._is_slow, self._elements))
         self._num_running = max(1, min(most, num_slow))
         return [self._strand() for _ in range(self._num_running)]
 
     def _strand(self) -> Iterator[None]:
         for place in self._places:
             for element in self._read(place):
-                is_slow = self._processor.is_slow(element)
+                is_slow = self._is_slow(element)
                 with self._slots.image() if is_slow else nullcontext():
                     if self._is_over():
                         return

@@ -68,11 +68,10 @@ class ReadRequest:
     pages: PageSelection = ALL
     chunking: Chunking | None = None  # None: the texts are not split
 
-    def is_small(self, processor: Processor) -> bool:
-        """Return True if Triton's thread makes the features at once."""
-        if self.chunking is not None or self.context.is_bulk or is_bulk(self.parts):
-            return False
-        return not (processor.prepares and takes_long(processor, self.parts))
+    @property
+    def is_small(self) -> bool:
+        """True if Triton's thread makes the features at once."""
+        return self.chunking is None and not (self.context.is_bulk or is_bulk(self.parts) or takes_long(self.parts))
 
 
 class Preprocess(ColdStage[Processor]):
@@ -165,7 +164,7 @@ class Preprocess(ColdStage[Processor]):
         others: list[ReadRequest] = []
         for request in requests:
             if (reading := self._read(loaded, request)) is not None:
-                (small if reading.is_small(loaded) else others).append(reading)
+                (small if reading.is_small else others).append(reading)
         if small:
             self._answer_small(loaded, small)
         for reading in others:
@@ -178,7 +177,7 @@ class Preprocess(ColdStage[Processor]):
             request.defer(reading.context.deadline_ns, reading.context.call)
             if reading.chunking is not None:
                 self._bulk.submit(self._split(processor, reading, reading.chunking), partial(self._give_up, request))
-            elif takes_long(processor, reading.parts):
+            elif takes_long(reading.parts):
                 self._prepare(processor, reading)
             else:
                 self._tokenize(processor, reading)

@@ -5,7 +5,7 @@ system prompt, query and text → chat template → language model → logits of
 CrossEncoder of sentence-transformers saves them, with a module LogitScore.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +36,7 @@ from sie_triton.models.families.base import Recognised, TextFamily
 from sie_triton.models.inputs.chat_template import ChatTemplate, Message
 from sie_triton.models.inputs.cutting import kept
 from sie_triton.models.inputs.limits import LIMITS
-from sie_triton.models.inputs.prompt import Question
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import MUCH, TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 
 LOGIT_SCORE = "LogitScore"
@@ -125,17 +125,6 @@ class CausalCrossEncoder(TextFamily):
 FILLERS = (("0", "0"), ("1 2 3 4", "0"), ("0", "1 2 3 4"), ("1 2 3 4", "1 2 3 4"))
 
 
-class Conversation(Question):
-    """A query that the model reads with each text, after a system prompt, which may be empty."""
-
-    def __init__(self, prompt: str, make: Callable[[], str], size: int) -> None:
-        super().__init__(make, len(prompt) + size)
-        self._prompt = prompt
-
-    def around(self, text: str) -> Any:
-        return self._prompt, self.text, text
-
-
 class ConversationTokenizer(TextTokenizer):
     """Tokenizer of conversations. Of one that is too long, the end that the template writes replaces the last tokens,
     as in sentence-transformers.
@@ -149,14 +138,15 @@ class ConversationTokenizer(TextTokenizer):
         self._ending = lru_cache(LIMITS.max_kept_conversations)(self._ending_of)
         self._check()
 
-    def question(self, query: str, instruction: str | None) -> Question:
+    def question(self, query: str, instruction: str | None) -> Prompted[Any]:
+        """Return the system prompt, which may be empty, and the query."""
         prompt = self.default_prompt if instruction is None else instruction
-        return Conversation(prompt, lambda: self.shortened(query, self._max_length), len(query))
+        return Prompted(lambda: (prompt, self.shortened(query, self._max_length)), len(prompt) + len(query))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        written = [self._written(prompt, query, self._short(text)) for prompt, query, text in framed]
+        written = [self._written(prompt, query, self._short(text)) for (prompt, query), text in framed]
         encodings = self._tokenizer.encode_batch_fast(written, add_special_tokens=False)
-        rows = [self._ended(encoding.ids, prompt) for (prompt, _, _), encoding in zip(framed, encodings, strict=True)]
+        rows = [self._ended(encoding.ids, prompt) for ((prompt, _), _), encoding in zip(framed, encodings, strict=True)]
         cut = np.array([bool(encoding.overflowing) for encoding in encodings])
         return {**packed_ids(rows), TRUNCATED.name: Ragged(cut)}
 

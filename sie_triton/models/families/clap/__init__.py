@@ -126,14 +126,9 @@ class Clap(Family):
 class ClapProcessor(Processor):
     """Processor of items that are either a sound or a text."""
 
-    prepares = True
-
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: ClapFiles, runtime: Runtime) -> None:
         self._tokenizer, self._plan, self._window_tokens = tokenizer, files.plan, files.window_tokens
         self._sounds = AudioReader(runtime, files.plan.rate)
-
-    def is_slow(self, element: Any) -> bool:
-        return AUDIO.name in element
 
     def prepare(self, element: Any) -> Any:
         sound = element.get(AUDIO.name)

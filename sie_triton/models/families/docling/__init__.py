@@ -68,8 +68,6 @@ class Docling(Family):
 
 
 class DocumentProcessor(Processor):
-    prepares = True
-
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
 
@@ -80,9 +78,6 @@ class DocumentProcessor(Processor):
                 "OCR is not supported, only the text stored in a document is read; leave it out",
             )
         return super().frame(part)
-
-    def is_slow(self, element: Any) -> bool:
-        return True
 
     def prepare(self, element: Any) -> Any:
         if IMAGE.name in element:

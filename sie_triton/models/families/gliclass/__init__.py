@@ -41,9 +41,9 @@ from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.families.shared.thresholds import least_score
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.windows import TextWindow, WindowProcessor, packed, windows
-from sie_triton.models.inputs.words import PromptedTexts
 
 POOLINGS = ("first", "last", "avg", "max", "sum", "rms", "abs_max", "abs_avg")
 SCORERS = ("simple", "weighted-dot", "mlp", "hopfield")
@@ -229,7 +229,7 @@ class GliclassTokenizer(WindowProcessor):
         if examples and self._tokenizer.token_to_id(EXAMPLE) is None:
             raise InputError.at(f"parameter {EXAMPLES.name}", f"this model has no token {EXAMPLE}; leave it out")
         num_characters = len(instruction) + len(examples) + sum(len(label.read) for label in labels)
-        return PromptedTexts(lambda: self._prompt(labels, instruction, examples), num_characters)
+        return Prompted(lambda: self._prompt(labels, instruction, examples), num_characters)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole((text for _, text in framed), self._tokenizer)

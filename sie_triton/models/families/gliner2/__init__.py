@@ -38,8 +38,9 @@ from sie_triton.models.families.shared.labels.words import sample_words
 from sie_triton.models.inputs import Processor
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import open_tokenizer
-from sie_triton.models.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
+from sie_triton.models.inputs.words import KEPT_PROMPTS, Pieces, Words, WordTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Gliner2Tokenizer(Processor):
         if not question.roles:
             others = ", ".join(parameter.name for parameter in PARAMETERS[2:])
             raise InputError.at("labels", f"is empty; send what to look for, as labels or in the parameters {others}")
-        return PromptedTexts(lambda: self._prompt(request, labels), sum(map(len, question.written)))
+        return Prompted(lambda: self._prompt(request, labels), sum(map(len, question.written)))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [text if text.endswith(ENDS) else f"{text}." for _, text in framed]

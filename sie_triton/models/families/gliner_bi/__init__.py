@@ -5,7 +5,7 @@ words → encoder → spans or tokens × labels → entities; labels → their e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from sie_triton.models.families.gliner import OVERLAP, Gliner
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids, labels_of
 from sie_triton.models.families.shared.labels.words import SAMPLE_LABELS, sample_words
 from sie_triton.models.inputs.base import Frame
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, WordsPrompt, WordTokenizer
 
@@ -73,31 +74,6 @@ MAX_LABEL_TOKENS = 1 << 24
 NO_PROMPT = WordsPrompt(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class SharedLabels:
-    """The labels for each of `num_texts`. They are tokenized when the first text is read."""
-
-    size = 0
-
-    def __init__(self, tokenizer: "GlinerBiTokenizer", labels: tuple[Label, ...], num_texts: int) -> None:
-        self._tokenizer, self._labels, self._num_texts = tokenizer, labels, num_texts
-
-    @cached_property
-    def labels(self) -> Labels:
-        read = self._tokenizer.labels(self._labels)
-        num_tokens = len(read.ids) * self._num_texts
-        if num_tokens > MAX_LABEL_TOKENS:
-            raise InputError.at(
-                "labels",
-                f"have {len(read.ids)} tokens for each of {self._num_texts} texts, {num_tokens} together; "
-                f"at most {MAX_LABEL_TOKENS} are allowed in a request; send fewer texts at once",
-            )
-        return read
-
-    def around(self, element: Any) -> tuple[WordsPrompt, Any]:
-        _ = self.labels
-        return NO_PROMPT, element
-
-
 class GlinerBiTokenizer(LabelledWords):
     """Tokenizer for rows of the form: word word …; each label is tokenized separately."""
 
@@ -106,7 +82,7 @@ class GlinerBiTokenizer(LabelledWords):
         super().__init__(open_tokenizer(files.tokenizer), pieces, 0, by_last_token=files.uses_last_token)
         self._labels_tokenizer = open_tokenizer(files.labels_tokenizer)
         self._labels_tokenizer.enable_truncation(files.longest_label)
-        self.labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
+        self._labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         """Return an empty prompt, since labels are not in the row."""
@@ -114,11 +90,26 @@ class GlinerBiTokenizer(LabelledWords):
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        return SharedLabels(self, tuple(part.labels), len(part.elements))
+        return Prompted(lambda: self._labels_for(tuple(part.labels), len(part.elements)), 0)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        return super().encode([(NO_PROMPT, text) for _, text in framed])
 
     def finish(self, features: Features, frame: Frame) -> Features:
-        assert isinstance(frame, SharedLabels)
-        return {**features, **label_ids([frame.labels] * len(features[PIECE.name].values))}
+        assert isinstance(frame, Prompted)
+        return {**features, **label_ids([frame.prompt] * len(features[PIECE.name].values))}
+
+    def _labels_for(self, labels: tuple[Label, ...], num_texts: int) -> Labels:
+        """Return the labels for each of `num_texts`."""
+        read = self._labels(labels)
+        num_tokens = len(read.ids) * num_texts
+        if num_tokens > MAX_LABEL_TOKENS:
+            raise InputError.at(
+                "labels",
+                f"have {len(read.ids)} tokens for each of {num_texts} texts, {num_tokens} together; "
+                f"at most {MAX_LABEL_TOKENS} are allowed in a request; send fewer texts at once",
+            )
+        return read
 
     def _labels_of(self, labels: Sequence[Label]) -> Labels:
         encodings = self._labels_tokenizer.encode_batch_fast([label.read for label in labels])

@@ -25,7 +25,7 @@ from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relati
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 from sie_triton.models.inputs.base import Frame, Processor
-from sie_triton.models.inputs.words import PromptedTexts
+from sie_triton.models.inputs.prompt import Prompted
 
 ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", "asked_lengths")
 
@@ -76,7 +76,7 @@ class PlainProcessor(Processor):
         if relation_labels(part.options) and not self._finds_relations:
             raise InputError.at(f"parameter {RELATION_LABELS.name}", "this model finds no relations; leave it out")
         labels = tuple(part.labels)
-        return PromptedTexts(lambda: labels, sum(len(label.read) for label in labels))
+        return Prompted(lambda: labels, sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         asked = [

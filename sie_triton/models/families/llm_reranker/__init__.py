@@ -16,7 +16,7 @@ from sie_triton.contract.tensors import INPUT_IDS, TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options, TextFamily
 from sie_triton.models.inputs.cutting import beginning
-from sie_triton.models.inputs.prompt import Question
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import MUCH, TextTokenizer, log_disagreements, packed_ids, read_tokenizer
 
 
@@ -100,15 +100,15 @@ class RerankerTokenizer(TextTokenizer):
             )
             raise LoadError(message, "unsupported")
 
-    def question(self, query: str, instruction: str | None) -> Question:
+    def question(self, query: str, instruction: str | None) -> Prompted[Any]:
         form = self._format
         told = self._instruction if instruction is None else instruction
         asked = f"{form.instruction}{told}\n" if told else ""
         whole = f"{asked}{form.query}{query}"
-        return Question(lambda: self.shortened(whole, self._room), len(whole), form.text)
+        return Prompted(lambda: self.shortened(whole, self._room), len(whole))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        pairs: Sequence[tuple[str, str]] = framed
+        pairs = [(question, self._format.text + text) for question, text in framed]
         if self._format.in_one:
             asked = [self._ids(f"{question}\n{text}") for question, text in pairs]
         else:

@@ -21,8 +21,8 @@ from sie_triton.models.families.shared.classes import CLASS_LOGITS, IS_MULTI, TH
 from sie_triton.models.families.shared.labels.ids import thresholds_of
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.limits import LIMITS
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.windows import WindowProcessor, num_windows, packed, windows
-from sie_triton.models.inputs.words import PromptedTexts
 
 LABEL = Tensor("label", "INT32", (-1,), "[pieces] index of the label that the piece is read with", "", 0)
 
@@ -115,7 +115,7 @@ class HypothesisTokenizer(WindowProcessor):
                 f"at most {MAX_PAIRS} are allowed; send fewer labels, or fewer texts at a time",
             )
         size = sum(len(template) + len(label.read) for label in labels)
-        return PromptedTexts(lambda: self._hypotheses(template, labels), size)
+        return Prompted(lambda: self._hypotheses(template, labels), size)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = self._token_ids([text for _, text in framed])

@@ -28,7 +28,7 @@ from sie_triton.models.families.shared.pages.chat_reader import (
 )
 from sie_triton.models.families.shared.text_or_image import packed
 from sie_triton.models.inputs.base import Frame
-from sie_triton.models.inputs.words import PromptedTexts
+from sie_triton.models.inputs.prompt import Prompted
 
 QWEN3_VL = "qwen3_vl"
 
@@ -76,7 +76,7 @@ class ChatProcessor(ConversationProcessor):
         given = part.profile.query_instruction if part.instruction is None else part.instruction
         check_text(given, "parameter instruction")
         told = as_sentence(given) or INSTRUCTION
-        return PromptedTexts(lambda: told, len(told))
+        return Prompted(lambda: told, len(told))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [item.get(IMAGE.name) for _, item in framed]

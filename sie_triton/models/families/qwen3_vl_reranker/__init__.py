@@ -7,7 +7,6 @@ The prompt is the authors', with which the model was trained. Images are limited
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from sie_triton.models.families.shared.pages.chat_reader import (
     check_text,
 )
 from sie_triton.models.inputs.base import Frame
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.tokenizer import packed_ids
 
 PAIR_SIZES = Tensor(
@@ -61,38 +61,25 @@ JUDGE = (
 )
 
 
-class RerankQuery:
-    """Instruction and query for each document. The query's image is prepared once, with the first document."""
-
-    def __init__(self, instruction: str, query: Any, prepare: Callable[[Any], Any]) -> None:
-        self._instruction, self._query, self._prepare = instruction, query, prepare
-        self.size = len(instruction) + len(query.get(TEXT.name, ""))
-
-    @cached_property
-    def query(self) -> Any:
-        return self._prepare(self._query)
-
-    def around(self, element: Any) -> Any:
-        check_text(element.get(TEXT.name, ""), "items", "a text ")
-        return self._instruction, self.query, element
-
-
 class PairProcessor(ConversationProcessor):
     def __init__(self, reader: ChatReader, instruction: str) -> None:
         super().__init__(reader)
         self._instruction = instruction or INSTRUCTION
 
     def frame(self, part: Part) -> Frame:
-        given = part.instruction or self._instruction
+        """Return instruction and query. The query's image is prepared once, with the first document."""
+        given, query = part.instruction or self._instruction, part.query.get(TEXT.name, "")
         check_text(given, "parameter instruction")
-        check_text(part.query.get(TEXT.name, ""), "query")
-        return RerankQuery(given, part.query, self._reader.prepared)
+        check_text(query, "query")
+        return Prompted(lambda: (given, self._reader.prepared(part.query)), len(given) + len(query))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        pairs = [[query.get(IMAGE.name), item.get(IMAGE.name)] for _, query, item in framed]
+        for _, item in framed:
+            check_text(item.get(TEXT.name, ""), "items", "a text ")
+        pairs = [[query.get(IMAGE.name), item.get(IMAGE.name)] for (_, query), item in framed]
         images = [[image for image in pair if image is not None] for pair in pairs]
         shorten = self._reader.beginning
-        asked = [question(told, shown(query, shorten), shown(item, shorten)) for told, query, item in framed]
+        asked = [question(told, shown(query, shorten), shown(item, shorten)) for (told, query), item in framed]
         ids, cut = self._reader.tokens(asked, images)
         sizes = [[(0, 0) if image is None else image.shape[:2] for image in pair] for pair in pairs]
         lengths = np.array([sum(image.size for image in of) for of in images], np.int32)
@@ -107,7 +94,7 @@ class PairProcessor(ConversationProcessor):
 
     def page(self) -> Features:
         """Return the features of one white page, with a query of one word."""
-        return self.encode([(INSTRUCTION, {TEXT.name: "page"}, self.white_page)])
+        return self.encode([((INSTRUCTION, {TEXT.name: "page"}), self.white_page)])
 
 
 def question(instruction: str, query: str, item: str) -> str:

@@ -31,17 +31,12 @@ class PreparedImage:
 class ImageProcessor(Processor):
     """Base of processors of images, which `encode` gets as PreparedImage. Thread-safe."""
 
-    prepares = True
-
     def __init__(self, runtime: Runtime) -> None:
         self._images = ImageReader(runtime)
 
     @abstractmethod
     def pixels(self, image: "Image", where: str) -> npt.NDArray[Any]:
         """Return the pixels of an upright image for the model; raise InputError that begins with `where`."""
-
-    def is_slow(self, element: Any) -> bool:
-        return isinstance(element, ImageFile)
 
     def prepare(self, element: Any) -> Any:
         if not isinstance(element, ImageFile):

@@ -19,13 +19,8 @@ from sie_triton.models.inputs.tokenizer import packed_ids
 class TextOrImage(Processor):
     """Base of processors of items that are either. An image is decoded and resized off Triton's thread."""
 
-    prepares = True
-
     def __init__(self, resize: Resize, runtime: Runtime) -> None:
         self._resize, self._images = resize, ImageReader(runtime)
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
 
     def prepare(self, element: Any) -> Any:
         image = element.get(IMAGE.name)

@@ -37,8 +37,8 @@ from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Options, Recognised, TextFamily
 from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
+from sie_triton.models.inputs.prompt import Prompted
 from sie_triton.models.inputs.windows import TextWindow, WindowProcessor, packed, windows
-from sie_triton.models.inputs.words import PromptedTexts
 
 PASSAGE = Tensor(
     "passage",
@@ -182,7 +182,7 @@ class PassageTokenizer(WindowProcessor):
         said, query = part.instruction or "", part.query
         # Joined as in SIE.
         asked = said if query is None else f"{said} {query}" if said else query
-        return PromptedTexts(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
+        return Prompted(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole((text for _, text in framed), self._tokenizer)

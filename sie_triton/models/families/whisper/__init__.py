@@ -168,8 +168,6 @@ class WhisperProcessor(Processor):
     The cost of a window is the encoder's tokens, and the most that the decoder may generate.
     """
 
-    prepares = True
-
     def __init__(self, tokenizer: tokenizers.Tokenizer, files: WhisperFiles, longest: int, runtime: Runtime) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -191,9 +189,6 @@ class WhisperProcessor(Processor):
         # The start token comes before language and task.
         room = self._longest - (len(ids) + 1 if self._files.tasks else len(ids) - 1)
         return ReadingPrompt(ids, new_tokens(part, self._files.positions, room), 1)
-
-    def is_slow(self, element: Any) -> bool:
-        return isinstance(element, AudioFile)
 
     def prepare(self, element: Any) -> Any:
         if not isinstance(element, AudioFile):

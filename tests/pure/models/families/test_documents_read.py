@@ -14,6 +14,7 @@ from sie_triton.models.catalog.config import DEFAULT_BATCH_COST
 from sie_triton.models.families import family, load_processor, model_of
 from sie_triton.models.families.docling import CONTENT, CONVERTED, DOCUMENT_COST
 from sie_triton.models.families.docling.adapter import DoclingAdapter
+from sie_triton.models.inputs import kind_of
 from sie_triton.models.inputs.documents import DocumentFile, check_document, format_of
 from sie_triton.models.inputs.images import ImageFile
 from sie_triton.models.inputs.limits import LIMITS
@@ -100,7 +101,7 @@ def processor(tmp_path):
 def test_documents_go_to_the_worker_as_they_are(processor):
     files = [DocumentFile(FORMATS["md"], "document[0]"), DocumentFile(FORMATS["pdf"] + bytes(1000), "document[1]")]
     items = [{"document": file} for file in files]
-    assert all(map(processor.is_slow, items))
+    assert all(map(kind_of(KINDS).is_slow, items))
     features = processor.encode(list(map(processor.prepare, items)))
     assert features["read"].values.tolist() == [DOCUMENT_COST, DOCUMENT_COST + 1016 // 256]
     assert DOCUMENT_COST >= DEFAULT_BATCH_COST, "a document shares its forward pass with no other"

@@ -9,7 +9,7 @@ from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError
 from sie_triton.models.inputs import KINDS, Processor
-from sie_triton.models.inputs.prompt import Prompt, Question, prompt_of
+from sie_triton.models.inputs.prompt import Prompt, Prompted, prompt_of
 from sie_triton.models.inputs.request_parts import Framed, blame, check_read, features_of
 
 TEXT = KINDS["text"]
@@ -128,7 +128,7 @@ def test_a_query_that_cannot_be_shortened_is_named():
 
     part = Part("text", ["a"], query="who!")
     with pytest.raises(InputError, match=r"^query: the model's tokenizer fails"):
-        blame(Letters(), [Framed(part, Question(give_up, 4), TEXT)])
+        blame(Letters(), [Framed(part, Prompted(give_up, 4), TEXT)])
 
 
 PROMPTS = {"query": "q: ", "document": "d: "}

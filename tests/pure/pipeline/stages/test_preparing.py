@@ -13,26 +13,29 @@ from sie_triton.models.inputs.decoding import PIXEL_BYTES, BoundedFile
 from sie_triton.models.inputs.images import ImageFile, Page
 from sie_triton.models.inputs.pdf_pages import ALL, PageReader
 from sie_triton.models.inputs.request_parts import Framed
+from sie_triton.models.inputs.text import TextInput
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.stages.preparing import Preparation, takes_long
 from tests.support.pdfs import pages, pdf_of
 from tests.support.stages import FREE_SLOTS
 
-TEXT, IMAGES = kind_of(["text"]), kind_of(["image"])
+IMAGES = kind_of(["image"])
+
+
+class Letters(TextInput):
+    """Capital letters are slow."""
+
+    def is_slow(self, element):
+        return element.isupper()
 
 
 class Slow(Processor):
-    """Capital letters are slow; the test delays them with `waits`."""
-
-    prepares = True
+    """The test delays capital letters with `waits`."""
 
     def __init__(self):
         self.taken, self.most, self.inside, self.lock = [], 0, 0, threading.Lock()
         self.waits = threading.Event()
         self.waits.set()
-
-    def is_slow(self, element):
-        return element.isupper()
 
     def prepare(self, element):
         with self.lock:
@@ -53,7 +56,7 @@ class Slow(Processor):
 
 
 def asked(*parts):
-    return [Framed(Part("text", list(elements)), NoFrame(), TEXT) for elements in parts]
+    return [Framed(Part("text", list(elements)), NoFrame(), Letters()) for elements in parts]
 
 
 def prepared(processor, parts, done, is_over=lambda: False):
@@ -124,10 +127,9 @@ def test_threads_share_a_large_request_and_small_ones_are_not_delayed():
 
 
 def test_slow_elements_make_a_request_take_long():
-    slow = Slow()
-    assert [takes_long(slow, asked(each)) for each in ("abc", "abC")] == [False, True]
-    queried = [Framed(Part("text", ["a"], query=query), NoFrame(), TEXT) for query in ("q", "Q", None)]
-    assert [takes_long(slow, [each]) for each in queried] == [False, True, False]
+    assert [takes_long(asked(each)) for each in ("abc", "abC")] == [False, True]
+    queried = [Framed(Part("text", ["a"], query=query), NoFrame(), Letters()) for query in ("q", "Q", None)]
+    assert [takes_long([each]) for each in queried] == [False, True, False]
 
 
 def test_a_pdf_query_is_not_split_into_pages():
@@ -139,8 +141,6 @@ def test_a_pdf_query_is_not_split_into_pages():
 
 
 class Processing(Processor):
-    prepares = True
-
     def encode(self, framed, *, is_query=False):
         pytest.fail("nothing is encoded here")
 

@@ -9,7 +9,7 @@ from sie_triton.contract import Part
 from sie_triton.errors import InputError, ModelError, SIEError
 from sie_triton.models.families.shared import token_pooling
 from sie_triton.models.inputs import KINDS
-from sie_triton.models.inputs.prompt import Prompt, Question
+from sie_triton.models.inputs.prompt import Prompt, Prompted
 from sie_triton.models.inputs.request_parts import Framed, is_bulk
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
@@ -267,7 +267,7 @@ LONG_TEXT = "x" * 10_000
         ([Prompt(LONG_TEXT)], True),
         ([Prompt(after=LONG_TEXT)], True),
         ([Prompt(), Prompt(LONG_TEXT)], False),
-        ([Question(str, len(LONG_TEXT))], True),
+        ([Prompted(str, len(LONG_TEXT))], True),
     ],
 )
 def test_prompts_count_once_per_text(frames, expected):

@@ -8,7 +8,8 @@ from sie_triton.contract import Label, Part
 from sie_triton.contract.spec import Runtime
 from sie_triton.models.families.shared.images import ImageProcessor
 from sie_triton.models.inputs.base import Frame
-from sie_triton.models.inputs.words import KEPT_PROMPTS, PromptedTexts
+from sie_triton.models.inputs.prompt import Prompted
+from sie_triton.models.inputs.words import KEPT_PROMPTS
 
 P = TypeVar("P")
 
@@ -31,4 +32,4 @@ class LabelledImages(ImageProcessor, Generic[P]):
     def frame(self, part: Part) -> Frame:
         super().frame(part)
         labels, template = tuple(part.labels), self.template(part)
-        return PromptedTexts(lambda: self._kept(labels, template), 0)
+        return Prompted(lambda: self._kept(labels, template), 0)

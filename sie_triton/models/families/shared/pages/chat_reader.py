@@ -96,13 +96,8 @@ class ChatReader:
 class ConversationProcessor(Processor):
     """Base of processors that write conversations with images."""
 
-    prepares = True
-
     def __init__(self, reader: ChatReader) -> None:
         self._reader = reader
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
 
     def prepare(self, element: Any) -> Any:
         return self._reader.prepared(element)
