@@ -247,8 +247,7 @@ LONG = "Größe 😀 of London; " * 14 + "the end\t"
 
 def windows(ours, text, labels, options):
     """Return the start and the text of each window."""
-    asked, _, _ = ours._read([text], labels, options)
-    (features,) = features_of(ours.processor, [asked])
+    (features,) = features_of(ours.processor, [ours.asked([text], labels, **options)])
     values, lengths = features[WORD_SPANS.name]
     assert features[PIECE.name].values.tolist() == list(range(len(lengths)))
     spans = np.split(values, np.cumsum(lengths)[:-1])

@@ -1,6 +1,7 @@
-"""Encoding by a family without a server: everything between a client's items and the output tensors."""
+"""A family without a server: everything between a client's items and the output tensors."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,14 @@ class Served:
         return self.together("encode", [(encoded(items), given)])[0]
 
     def together(self, verb_name: str, requests: Sequence[tuple[Sent, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """The outputs of several requests whose items share one forward pass."""
+        """The outputs of several requests whose items share one forward pass; `lora` may be among the parameters."""
         verb = VERBS[verb_name]
+        loras = [given.get("lora", "") for _, given in requests]
+        usual = self.spec.profiles[0].parameters
+        requests = [
+            (sent, {**usual, **{name: value for name, value in given.items() if name != "lora"}})
+            for sent, given in requests
+        ]
         read = [self.asked(verb_name, *request) for request in requests]
         features = features_of(self.processor, read)
         num_elements = [sum(len(framed.part.elements) for framed in asked) for asked in read]
@@ -58,7 +65,11 @@ class Served:
             for each in verb.is_query(given, elements, items)
         ]
         wanted = frozenset().union(*(verb.needed(self.model, given) for _, given in requests))
-        result = self.adapter.forward(Batch(whole, np.array(is_query), wanted, options))
+        named = (
+            [name for name, count in zip(loras, counts, strict=True) for _ in range(count.sum())] if any(loras) else []
+        )
+        with self.adapter.encoder.adapted(named) if named else nullcontext():
+            result = self.adapter.forward(Batch(whole, np.array(is_query), wanted, options, named))
         rows, answers, start = rows_of(result, len(options), lengths_of(verb.computed(self.model))), [], 0
         for count, (sent, given) in zip(counts, requests, strict=True):
             end = start + int(count.sum())

@@ -102,7 +102,7 @@ def test_tokens_are_those_of_the_library(tmp_path, minilm_directory):
         "output_schema": json.dumps({"type": "object", "properties": properties}),
         "label_descriptions": '{"Person": "A human"}',
     }
-    (features,) = features_of(ours.processor, [ours._read([text], ["Person", "place"], options)[0]])
+    (features,) = features_of(ours.processor, [ours.asked([text], ["Person", "place"], **options)])
     assert features[INPUT_IDS.name].values.tolist() == expected.input_ids[0].tolist()
     prefix, places = expected.text_tokens[0], expected.text_word_indices[0].tolist()
     first = {word: places[library._find_choice_idx(word, prefix)] for choices in fields.values() for word in choices}
