@@ -3,7 +3,7 @@
 schema and words → encoder → number of instances → spans or choices × fields, labels of tasks → findings
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,16 +29,19 @@ from sie_triton.models.families.shared.labels.words import sample_words
 # Maximum tokens of the schema, which is read with each piece of a text.
 MAX_PROMPT = 2048
 
-BOUNDARY = "architecture boundary of GLiNER2.5 cannot be served; supported is span"
-
 
 class Gliner2(Family):
     extraction = Extraction(COMPUTED, findings, "optional")
     features = FEATURES
     parameters = PARAMETERS
     takes_loras = True
-    reference_adapters = ("gliner2:GLiNER2Adapter", "gliner2.entities:GLiNER2EntitiesAdapter")
-    not_served: ClassVar = dict.fromkeys(("fastino/gliner2.5-base-v1", "fastino/gliner2.5-small-v1"), BOUNDARY)
+    reference_adapters: ClassVar[tuple[str, ...]] = (
+        "gliner2:GLiNER2Adapter",
+        "gliner2.entities:GLiNER2EntitiesAdapter",
+    )
+    served_elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("fastino/gliner2.5-base-v1", "fastino/gliner2.5-small-v1"), "gliner2_library"
+    )
     files = ("encoder_config/config.json",)
 
     def recognise(self, directory: Path) -> Recognised | None:

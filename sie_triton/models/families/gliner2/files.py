@@ -31,7 +31,8 @@ class Gliner2Files:
         ):
             given = fields.text(key, served)
             if given != served:
-                raise fields.unserved(f"{key} {given[:80]} cannot be served; supported is {served}")
+                remedy = "; adapter_path: gliner2_library runs the library itself" if key == "architecture" else ""
+                raise fields.unserved(f"{key} {given[:80]} cannot be served; supported is {served}{remedy}")
         return cls(
             directory=directory,
             encoder=encoder,

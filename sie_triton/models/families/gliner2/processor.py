@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from sie_triton.models.inputs.base import Frame
 from sie_triton.models.inputs.growth import check_whole
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.models.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
+
+T = TypeVar("T", bound="Gliner2Tokenizer")
 
 ENDS = (".", "!", "?")
 
@@ -62,12 +64,16 @@ class Gliner2Tokenizer(Processor):
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        request, labels = request_of(part.options), tuple(part.labels)
+        request, labels = self._asked(part)
         question = question_of(request, labels)
         if not question.roles:
             others = ", ".join(parameter.name for parameter in PARAMETERS[2:])
             raise InputError.at("labels", f"is empty; send what to look for, as labels or in the parameters {others}")
         return PromptedTexts(lambda: self._prompt(request, labels), sum(map(len, question.written)))
+
+    def _asked(self, part: Part) -> tuple[ExtractionRequest, tuple[Label, ...]]:
+        """Return what to look for in the part's texts, and the labels of its entities."""
+        return request_of(part.options), tuple(part.labels)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [text if text.endswith(ENDS) else f"{text}." for _, text in framed]
@@ -149,9 +155,19 @@ def packed(rows: Sequence[SchemaRow]) -> Features:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
-    files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
+    return opened(Gliner2Tokenizer, spec, directory)
+
+
+def tokenizer_of(directory: Path) -> tokenizers.Tokenizer:
+    tokenizer = open_tokenizer(directory)
     missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]
     if missing:
         raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
+    return tokenizer
+
+
+def opened(kind: type[T], spec: ModelSpec, directory: Path) -> T:
+    """Return a processor over the tokenizer in `directory`; LoadError names what its files lack."""
+    files, tokenizer = Gliner2Files.read(directory), tokenizer_of(directory)
     longest = min(spec.max_sequence_length, files.longest(MAX_PROMPT))
-    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, overlap=64), min(MAX_PROMPT, longest // 2))
+    return kind(tokenizer, Pieces(files.max_words, longest, overlap=64), min(MAX_PROMPT, longest // 2))

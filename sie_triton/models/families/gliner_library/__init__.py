@@ -20,7 +20,7 @@ from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relati
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
-ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", "asked_lengths")
+ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of the text and each Label", "asked_lengths")
 
 CHARACTERS_A_TOKEN = 4
 PACKAGES = "gliner torch"

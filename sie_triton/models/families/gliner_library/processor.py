@@ -32,10 +32,8 @@ class PlainProcessor(Processor):
         return PromptedTexts(lambda: labels, sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        asked = [
-            [text, [label.read for label in labels], [each.threshold for each in labels]] for labels, text in framed
-        ]
-        written = Ragged.of([np.frombuffer(json.dumps(each).encode(), np.uint8) for each in asked])
+        asked = [json.dumps([text, labels]).encode() for labels, text in framed]
+        written = Ragged.of([np.frombuffer(each, np.uint8) for each in asked])
         return {READ.name: Ragged(1 + written.of_items // CHARACTERS_A_TOKEN), ASKED.name: written}
 
 
