@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gliner2 import GLiNER2
+from gliner2 import BoundaryExtractor, GLiNER2
 from gliner2.configuration import ExtractorConfig
 from gliner2.models.base import load_extractor_tokenizer
 
@@ -25,6 +25,23 @@ def save_gliner2(root: Path, tokenizer: Path, architecture: str = "bert", scale:
                 parameter *= scale
         model.count_pred[-1].bias[5:] = -100.0  # a few of each structure
         model.count_pred[-1].bias[0] -= 2.0
+    set_apart(model.encoder.get_input_embeddings())
+    model.save_pretrained(str(root / "model"))
+    return model
+
+
+def save_boundary(root: Path, tokenizer: Path, architecture: str = "bert", **config: Any) -> BoundaryExtractor:
+    """The same of the architecture `boundary`."""
+    torch.manual_seed(5)
+    save_tokenizer(root / "tokenizer", tokenizer)
+    encoder = type(CONFIGS[architecture]).from_dict(CONFIGS[architecture].to_dict())
+    settings = ExtractorConfig(model_name=str(root / "tokenizer"), architecture="boundary", **config)
+    fast = load_extractor_tokenizer(str(root / "tokenizer"))
+    model = BoundaryExtractor(settings, encoder_config=encoder, tokenizer=fast).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.startswith("encoder") and parameter.ndim > 1:
+                parameter *= 2  # so that scores are not all about 0.5
     set_apart(model.encoder.get_input_embeddings())
     model.save_pretrained(str(root / "model"))
     return model

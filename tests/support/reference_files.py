@@ -238,13 +238,19 @@ SERVED: dict[str, dict[str, Any]] = {
     "glm-ocr": file("glm_ocr:GlmOcrAdapter", EXTRACT, {"max_new_tokens": 8192}, {"default_task": "ocr"}, **SEEN),
     "lighton-ocr": file("lighton_ocr:LightOnOCRAdapter", EXTRACT, {"max_new_tokens": 4096}, **SEEN),
     "gliner2-entities": ENTITIES_OF_GLINER2,
+    "gliner25": {"hf_id": "fastino/gliner2.5-base-v1", **ENTITIES_OF_GLINER2},
+    "gliner2-decide": file("gliner2.decide:GLiNER2DecideAdapter", EXTRACT, {}, {"cuda_graphs": "bucketed"}, length=512),
+    "gliformer": file("gliformer.adapter:GLiFormerAdapter", {**DENSE, **EXTRACT}, length=2048),
     "whisper": file("whisper.adapter:WhisperAdapter", EXTRACT, length=448, text=False, audio=True),
     "privacy-filter": file("privacy_filter.adapter:PrivacyFilterAdapter", EXTRACT, length=128_000),
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
 }
 
 NOT_SERVED: dict[str, dict[str, Any]] = {
-    "gliner25": {"hf_id": "fastino/gliner2.5-base-v1", **ENTITIES_OF_GLINER2},
+    "gliner25-multi": {
+        "hf_id": "fastino/GLiNER2.5-multi-Decide",
+        **file("gliner2.decide:GLiNER2DecideAdapter", EXTRACT, length=2048),
+    },
     "nemo-v1": {
         "hf_id": "nvidia/llama-nemoretriever-colembed-3b-v1",
         **file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),

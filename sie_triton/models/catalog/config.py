@@ -163,7 +163,11 @@ class ModelConfig(Frozen):
         """
         if self.is_forwarded:
             return ""
-        return family_of(self.profile("default").adapter_path, f"{self.source}: profiles.default")
+        return self._family_of("default", f"{self.source}: profiles.default")
+
+    def _family_of(self, profile: str, where: str) -> str:
+        name = family_of(self.profile(profile).adapter_path, where)
+        return family(name).served_elsewhere.get(self.hf_id or "", name)
 
     @cached_property
     def apart(self) -> Mapping[str, tuple[str, ...]]:
@@ -182,7 +186,7 @@ class ModelConfig(Frozen):
     def _family(self, name: str) -> str:
         """Return the profile's family; empty if this version does not implement it."""
         try:
-            return family_of(self.profile(name).adapter_path, "")
+            return self._family_of(name, "")
         except CatalogError:
             return ""
 

@@ -40,12 +40,15 @@ __all__ = [
 # In the order in which they are tried on a directory; the last one takes what no other family recognises.
 FAMILIES: Mapping[str, str] = {
     "bge_m3": "sie_triton.models.families.bge_m3:BgeM3",
+    "gliformer": "sie_triton.models.families.gliformer:Gliformer",
     "gliner": "sie_triton.models.families.gliner:Gliner",
     "gliner_bi": "sie_triton.models.families.gliner_bi:GlinerBi",
     "gliner_library": "sie_triton.models.families.gliner_library:GlinerLibrary",
     "glirel": "sie_triton.models.families.glirel:Glirel",
     "gliclass": "sie_triton.models.families.gliclass:Gliclass",
     "gliner2": "sie_triton.models.families.gliner2:Gliner2",
+    "gliner2_library": "sie_triton.models.families.gliner2_library:Gliner2Library",
+    "gliner2_decide": "sie_triton.models.families.gliner2_decide:Gliner2Decide",
     "clip": "sie_triton.models.families.clip:Clip",
     "siglip": "sie_triton.models.families.siglip:Siglip",
     "clap": "sie_triton.models.families.clap:Clap",
@@ -76,6 +79,19 @@ FAMILIES: Mapping[str, str] = {
     "docling": "sie_triton.models.families.docling:Docling",
     "static_embedding": "sie_triton.models.families.static_embedding:StaticEmbedding",
     "sentence_transformer": "sie_triton.models.families.sentence_transformer:SentenceTransformer",
+}
+
+# SIE's adapters that have no family here → a family that does the like.
+NOT_SERVED: Mapping[str, str] = {
+    "gliner2.classification:GLiNER2ClassificationAdapter": "gliner2_decide serves it if requests send the labels",
+    "gliner_union:GLiNERUnionAdapter": "gliner serves each of its models",
+    "laya:LayaAdapter": "gliner2_decide answers questions by labels",
+    "lighton_ocr:LightOnOCR3Adapter": "lighton_ocr serves version 2",
+    "mineru_vl:MinerUVLAdapter": "lighton_ocr, glm_ocr and paddleocr_vl read pages",
+    "parakeet:ParakeetTDTAdapter": "whisper transcribes speech",
+    "sam3:Sam3Adapter": "owlv2 and grounding_dino find objects by labels",
+    "st_sparse_vision:SparseEncoderVisionAdapter": "code of a repository is never run; splade encodes texts",
+    "topk_embed:TopkEmbedAdapter": "multivector encodes texts, colqwen3 pages",
 }
 
 # The packages of SIE's adapters. Nothing is imported from them.
@@ -114,7 +130,8 @@ def family_of(adapter_path: str | None, source: str) -> str:
         if name == known or name in family(known).reference_adapters:
             return known
     if (adapter_path or "").startswith(SIE_PACKAGES):
-        raise UnbuiltFamily(f"{where} is not served by this version; its families are {', '.join(FAMILIES)}")
+        instead = NOT_SERVED.get(name, f"its families are {', '.join(FAMILIES)}")
+        raise UnbuiltFamily(f"{where} is not served by this version; {instead}")
     if name not in declared():
         raise CatalogError(f"{where} {_unknown(name)}")
     try:

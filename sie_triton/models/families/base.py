@@ -106,6 +106,7 @@ class Family:
     environment: ClassVar[str] = ""  # of the worker, by default
     reference_adapters: ClassVar[tuple[str, ...]] = ()  # the family's names in SIE's model files
     not_served: ClassVar[Mapping[str, str]] = {}  # repositories that SIE serves with these adapters → why not here
+    served_elsewhere: ClassVar[Mapping[str, str]] = {}  # repositories that SIE serves with these adapters → family here
     files: ClassVar[tuple[str, ...]] = ()  # patterns of files that a checkpoint has in addition to the usual ones
     recognises_quickly: ClassVar[bool] = True  # without reading weights
     generates: ClassVar[bool] = False  # one token after another, so that a pass takes seconds however low its cost

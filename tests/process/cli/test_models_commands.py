@@ -51,7 +51,7 @@ def test_models_ls_lists_what_serve_would_start(directory):
 def test_models_ls_known_lists_every_known_model():
     names = run("ls", "--known").output.splitlines()
     assert {"BAAI/bge-m3", "intfloat/e5-base-v2", "docling"} <= set(names)
-    assert len(names) == 240
+    assert len(names) == 246
 
 
 def test_models_show_prints_the_resolved_configuration():

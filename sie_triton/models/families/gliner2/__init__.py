@@ -3,11 +3,11 @@
 schema and words → encoder → number of instances → spans or choices × fields, labels of tasks → findings
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,8 @@ class Gliner2Files:
         ):
             given = fields.text(key, served)
             if given != served:
-                raise fields.unserved(f"{key} {given[:80]} cannot be served; supported is {served}")
+                remedy = "; adapter_path: gliner2_library runs the library itself" if key == "architecture" else ""
+                raise fields.unserved(f"{key} {given[:80]} cannot be served; supported is {served}{remedy}")
         return cls(
             directory=directory,
             encoder=encoder,
@@ -86,16 +87,19 @@ def is_gliner2(directory: Path) -> bool:
 # Maximum tokens of the schema, which is read with each piece of a text.
 MAX_PROMPT = 2048
 
-BOUNDARY = "architecture boundary of GLiNER2.5 cannot be served; supported is span"
-
 
 class Gliner2(Family):
     extraction = Extraction(COMPUTED, findings, "optional")
     features = FEATURES
     parameters = PARAMETERS
     takes_loras = True
-    reference_adapters = ("gliner2:GLiNER2Adapter", "gliner2.entities:GLiNER2EntitiesAdapter")
-    not_served: ClassVar = dict.fromkeys(("fastino/gliner2.5-base-v1", "fastino/gliner2.5-small-v1"), BOUNDARY)
+    reference_adapters: ClassVar[tuple[str, ...]] = (
+        "gliner2:GLiNER2Adapter",
+        "gliner2.entities:GLiNER2EntitiesAdapter",
+    )
+    served_elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("fastino/gliner2.5-base-v1", "fastino/gliner2.5-small-v1"), "gliner2_library"
+    )
     files = ("encoder_config/config.json",)
 
     def recognise(self, directory: Path) -> Recognised | None:
@@ -119,6 +123,8 @@ class Gliner2(Family):
         choices = {tensor.name: Ragged(none, no_lengths) for tensor in (CHOICE_TOKENS, CHOICE_LABELS)}
         return {**features, LABEL_ROLES.name: Ragged(roles, of_labels), **choices}
 
+
+T = TypeVar("T", bound="Gliner2Tokenizer")
 
 ENDS = (".", "!", "?")
 
@@ -156,12 +162,16 @@ class Gliner2Tokenizer(Processor):
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
-        request, labels = request_of(part.options), tuple(part.labels)
+        request, labels = self._asked(part)
         question = question_of(request, labels)
         if not question.roles:
             others = ", ".join(parameter.name for parameter in PARAMETERS[2:])
             raise InputError.at("labels", f"is empty; send what to look for, as labels or in the parameters {others}")
         return Prompted(lambda: self._prompt(request, labels), sum(map(len, question.written)))
+
+    def _asked(self, part: Part) -> tuple[ExtractionRequest, tuple[Label, ...]]:
+        """Return what to look for in the part's texts, and the labels of its entities."""
+        return request_of(part.options), tuple(part.labels)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [text if text.endswith(ENDS) else f"{text}." for _, text in framed]
@@ -243,9 +253,19 @@ def packed(rows: Sequence[SchemaRow]) -> Features:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
-    files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
+    return opened(Gliner2Tokenizer, spec, directory)
+
+
+def tokenizer_of(directory: Path) -> tokenizers.Tokenizer:
+    tokenizer = open_tokenizer(directory)
     missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]
     if missing:
         raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
+    return tokenizer
+
+
+def opened(kind: type[T], spec: ModelSpec, directory: Path) -> T:
+    """Return a processor over the tokenizer in `directory`; LoadError names what its files lack."""
+    files, tokenizer = Gliner2Files.read(directory), tokenizer_of(directory)
     longest = min(spec.max_sequence_length, files.longest(MAX_PROMPT))
-    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, overlap=64), min(MAX_PROMPT, longest // 2))
+    return kind(tokenizer, Pieces(files.max_words, longest, overlap=64), min(MAX_PROMPT, longest // 2))

@@ -27,7 +27,7 @@ from sie_triton.models.families.shared.thresholds import THRESHOLD
 from sie_triton.models.inputs.base import Frame, Processor
 from sie_triton.models.inputs.prompt import Prompted
 
-ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of text, labels and their thresholds", "asked_lengths")
+ASKED = Tensor("asked", "UINT8", (-1,), "[bytes] JSON of the text and each Label", "asked_lengths")
 
 CHARACTERS_A_TOKEN = 4
 PACKAGES = "gliner torch"
@@ -79,10 +79,8 @@ class PlainProcessor(Processor):
         return Prompted(lambda: labels, sum(len(label.read) for label in labels))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        asked = [
-            [text, [label.read for label in labels], [each.threshold for each in labels]] for labels, text in framed
-        ]
-        written = Ragged.of([np.frombuffer(json.dumps(each).encode(), np.uint8) for each in asked])
+        asked = [json.dumps([text, labels]).encode() for labels, text in framed]
+        written = Ragged.of([np.frombuffer(each, np.uint8) for each in asked])
         return {READ.name: Ragged(1 + written.of_items // CHARACTERS_A_TOKEN), ASKED.name: written}
 
 

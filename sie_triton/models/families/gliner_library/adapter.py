@@ -1,7 +1,7 @@
 """Texts and labels through the library gliner."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sie_triton.checkpoints.files import first_line
-from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
+from sie_triton.contract import Batch, Features, Label, ParameterValue, Ragged, Rows
 from sie_triton.contract.arrays import Floats, Ints
 from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.contract.tensors import READ
@@ -24,41 +24,47 @@ from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, scored
 from sie_triton.models.families.shared.thresholds import least_score, least_scores
 
-SAMPLE = json.dumps(["Ada lived in London.", ["person"], [None]]).encode()
+SAMPLE = json.dumps(["Ada lived in London.", [Label("person")]]).encode()
 
 
 class GlinerLibraryAdapter(Adapter):
     def __init__(self, model: Any) -> None:
         super().__init__(Encoder(), limits={READ.name: 2**31 - 1})
-        self.weights_bytes = sum(each.numel() * each.element_size() for each in model.model.parameters())
+        self.weights_bytes = sum(each.numel() * each.element_size() for each in model.parameters())
         self._model = model
-        # Arguments for entities alone.
-        self._alone = {"return_relations": False} if finds_relations(model) else {}
-        if finds_relations(model):
-            bound_candidates(model.model)
         self.sample = _sample
 
-    def forward(self, batch: Batch) -> Rows:
+    def items(self, batch: Batch) -> list[tuple[str, list[Label]]]:
+        """Return the text and the labels of each item."""
         asked, lengths = batch.features[ASKED.name]
         assert lengths is not None
         items = [json.loads(each.tobytes()) for each in np.split(asked, np.cumsum(lengths)[:-1])]
-        found = [self._library_results(item, options) for item, options in zip(items, batch.options, strict=True)]
+        return [(text, [Label(*each) for each in labels]) for text, labels in items]
+
+    def forward(self, batch: Batch) -> Rows:
+        pairs = zip(self.items(batch), batch.options, strict=True)
+        found = [self._library_results(*item, options) for item, options in pairs]
         entities = scored([_arrays(each.entities, 3) for each in found], SPANS, SPAN_SCORES)
         return {**entities, **scored([_arrays(each.relations, 7) for each in found], RELATIONS, RELATION_SCORES)}
 
-    def _library_results(self, asked: Any, options: Mapping[str, ParameterValue]) -> "LibraryResults":
-        """Return the library's results; `asked` is an item of ASKED."""
-        text, labels, thresholds = asked
+    def _library_results(
+        self, text: str, of_entities: Sequence[Label], options: Mapping[str, ParameterValue]
+    ) -> "LibraryResults":
         if not text.strip():
             return LibraryResults([], [])
-        wanted = relation_labels(options)
-        least = least_scores(_numbers(thresholds), options)
+        wanted, labels = relation_labels(options), [each.read for each in of_entities]
+        least = least_scores(_numbers([each.threshold for each in of_entities]), options)
         usual = float(options.get(RELATION_THRESHOLD.name, least_score(options)))
         least_of_relations = _numbers([usual if each.threshold is None else each.threshold for each in wanted])
         read = [each.read for each in wanted]
         found, related = self._inferred(text, labels, read, options, least, least_of_relations)
         numbers = [labels.index(each["label"]) for each in found]
-        is_kept = [each["score"] >= least[number] for each, number in zip(found, numbers, strict=True)]
+        # GLiFormer's entities may have less than the threshold by which it found them.
+        lowest = np.append(least, least_of_relations).min(initial=least_score(options))
+        is_kept = [
+            least[number] <= lowest or each["score"] >= least[number]
+            for each, number in zip(found, numbers, strict=True)
+        ]
         spans = [(each["start"], each["end"], number) for each, number in zip(found, numbers, strict=True)]
         entities = [(span, each["score"]) for span, each in compress(zip(spans, found, strict=True), is_kept)]
         relations = [
@@ -86,7 +92,8 @@ class GlinerLibraryAdapter(Adapter):
             arguments |= {"relations": relations, "relation_threshold": float(least_of_relations.min())}
             (found,), (related,) = self._model.inference([text], labels, **arguments)
             return found, related
-        (found,) = self._model.inference([text], labels, **arguments, **self._alone)
+        alone = {"return_relations": False} if finds_relations(self._model) else {}
+        (found,) = self._model.inference([text], labels, **arguments, **alone)
         return found, ()
 
 
@@ -129,27 +136,41 @@ def _sample(lengths: Sequence[int]) -> Features:
     }
 
 
-def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibraryAdapter:
-    """Load the model; raise LoadError if the library is not installed, or cannot read the directory."""
+def loaded_by(library: str, packages: str, load: Callable[[], Any], spec: ModelSpec, directory: Path) -> Any:
+    """Return the model that a library loads from `directory`; LoadError if it is not installed, or cannot read it.
+
+    `load` imports the library. `packages` are those of its worker environment, which has the library's name.
+    """
     if (backend := spec.runtime.attention_backend) != AUTO:
         raise LoadError(
-            f"SIE_ATTENTION_BACKEND={backend} cannot be used for this model: the library gliner chooses its attention; "
-            "use auto",
+            f"SIE_ATTENTION_BACKEND={backend} cannot be used for this model: the library {library} chooses its "
+            "attention; use auto",
             "unsupported",
         )
     try:
-        from gliner import GLiNER
+        return load()
     except ImportError as exc:
         raise LoadError(
-            f"gliner is not installed ({exc}); run sie-triton env add gliner {PACKAGES}, or name another environment "
-            "in the model file",
+            f"{library} is not installed ({exc}); run sie-triton env add {library} {packages}, or name another "
+            "environment in the model file",
             "dependency",
         ) from exc
-    try:
-        model = GLiNER.from_pretrained(str(directory), local_files_only=True)
     except Exception as exc:  # the library may raise anything
-        raise LoadError(f"{directory}: gliner cannot load it: {first_line(exc)}", "corrupt") from exc
+        raise LoadError(f"{directory}: {library} cannot load it: {first_line(exc)}", "corrupt") from exc
+
+
+def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibraryAdapter:
+    """Load the model; raise LoadError if the library is not installed, or cannot read the directory."""
+    model = loaded_by("gliner", PACKAGES, lambda: _load(directory), spec, directory)
     if getattr(model.config, "triples_layer", None):
         message = f"{directory}: gliner_config.json: triples_layer: models that score triples cannot be served"
         raise LoadError(message, "unsupported")
+    if finds_relations(model):
+        bound_candidates(model.model)
     return GlinerLibraryAdapter(model.eval())
+
+
+def _load(directory: Path) -> Any:
+    from gliner import GLiNER
+
+    return GLiNER.from_pretrained(str(directory), local_files_only=True)

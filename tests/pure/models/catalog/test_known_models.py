@@ -57,4 +57,4 @@ def test_each_but_one_is_served():
         else:
             served.append(name)
             assert all("LoRA" in line for line in model.warnings()), model.warnings()
-    assert (len(served), refused) == (239, ["nvidia/llama-nemoretriever-colembed-3b-v1"])
+    assert (len(served), refused) == (245, ["nvidia/llama-nemoretriever-colembed-3b-v1"])
