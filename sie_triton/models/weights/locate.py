@@ -10,15 +10,14 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from sie_triton.checkpoints.files import TENSORS, inside, only_pickled
-from sie_triton.checkpoints.onnx import with_data
-from sie_triton.contract.spec import TORCH, ModelSpec, Runtime
+from sie_triton.checkpoints.onnx import graphs, with_data
+from sie_triton.contract.spec import AUTO, ONNX, TORCH, ModelSpec, Runtime
 from sie_triton.errors import LoadError
 from sie_triton.models.weights import hub, pickles
 from sie_triton.models.weights.disk import DiskCache
 from sie_triton.models.weights.entries import record_of
 from sie_triton.models.weights.hub import Snapshot
 from sie_triton.models.weights.local_cache import listing
-from sie_triton.models.weights.onnx_choice import graph_of
 from sie_triton.models.weights.progress import ReportProgress
 from sie_triton.models.weights.trees import completed
 from sie_triton.models.weights.uses import Uses
@@ -96,6 +95,26 @@ def loadable(
     if not others:
         return directory
     return _completed(directory, others, (*MODEL_FILES, *files), access, cache)
+
+
+def graph_of(spec: ModelSpec, engines: Collection[str], names: Sequence[str]) -> str:
+    """Return the ONNX file that ONNX Runtime is to run; empty if another engine is to be used.
+
+    LoadError if the model file requires an ONNX file that does not exist.
+    """
+    found = graphs(names)
+    if spec.engine == ONNX:
+        if (spec.onnx_file or (found or [""])[0]) not in found:
+            there = f"it has {', '.join(found)}" if found else "it has no *.onnx and no onnx/*.onnx"
+            asked = f"onnx_file: {spec.onnx_file}" if spec.onnx_file else f"engine: {ONNX}"
+            raise LoadError(f"weights: {asked} cannot be served from {spec.weights}; {there}", "not found")
+        return spec.onnx_file or found[0]
+    if ONNX not in engines or spec.engine != TORCH or spec.runtime.engine == TORCH or not found:
+        return ""
+    # Those of the transformer, not of a layer after it.
+    of_transformer = (name for name in names if "/" not in name or name.startswith("0_Transformer/"))
+    has_others = any(name.endswith(".safetensors") for name in of_transformer)
+    return "" if has_others and spec.runtime.engine == AUTO else found[0]
 
 
 def _with_tensors(

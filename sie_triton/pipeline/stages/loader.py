@@ -16,7 +16,7 @@ from sie_triton.models.families import family
 from sie_triton.models.known_loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.models.weights import cache_of, loadable, locate, pin_of
 from sie_triton.models.weights.local_cache import listing
-from sie_triton.models.weights.onnx_choice import graph_of
+from sie_triton.models.weights.locate import graph_of
 from sie_triton.models.weights.uses import Uses, record_beside
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers

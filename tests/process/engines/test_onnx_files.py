@@ -15,7 +15,7 @@ from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine, OnnxModel, o
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import recognise
-from sie_triton.models.weights.onnx_choice import graph_of
+from sie_triton.models.weights.locate import graph_of
 from tests.support.loading import load_adapter, token_batch
 from tests.support.models import save_pylate, save_splade
 from tests.support.pretended_gpu import PretendedGpu
