@@ -130,10 +130,10 @@ def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
 def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: int) -> dict[str, Any]:
     """Return the response body, for clients of both. `scores` are in the order of the documents."""
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n or None]
-    results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.return_documents:
         documents = [{"text": each} if isinstance(each, str) else each for each in wanted.documents]
-        results = [each | {"document": documents[int(each["index"])]} for each in results]
+        results = [each | {"document": documents[each["index"]]} for each in results]
     units = -(-len(scores) // 100)  # of up to 100 documents
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}
     return {

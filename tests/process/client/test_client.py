@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import http.server
 import os
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 import tritonclient.grpc.aio
@@ -26,6 +26,7 @@ from sie_triton.client.retry import Deadline
 from sie_triton.errors import Cancelled, DeadlinePassed, Unreachable
 from tests.support.clients import KINDS, MODEL, raises_exactly
 from tests.support.doubles import FakeTriton
+from tests.support.http_servers import Told, answering
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -182,20 +183,12 @@ def web_server(status: int) -> Iterator[tuple[str, list[str]]]:
     """Run a server that is not Triton, and answers with `status`; yield its address, and the paths asked for."""
     asked: list[str] = []
 
-    class Web(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(self.path)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(b"<html>")
+    def answer(request: BaseHTTPRequestHandler) -> Told:
+        asked.append(request.path)
+        return status, {}, b"<html>"
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        yield address_of(server.socket), asked
-        server.shutdown()
+    with answering(answer) as port:
+        yield f"http://127.0.0.1:{port}", asked
 
 
 @KINDS

@@ -1,17 +1,19 @@
 """A client has the controller serve a known model; the controller is a real HTTP server that answers as told."""
 
-import http.server
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from benchmarks.ports import free_ports
 from sie_triton.client import known
 from sie_triton.client.address import Address
 from sie_triton.client.failures import NotServed
 from sie_triton.client.known import ControllerAddress, serve_known
 from sie_triton.client.limits import ClientLimits
 from sie_triton.errors import InputError, ModelLoading
+from tests.support.http_servers import Told, answering
 
 
 class Controller:
@@ -19,38 +21,24 @@ class Controller:
 
     def __init__(self) -> None:
         self.status, self.text = 200, '{"model": "org/größe", "done": "served"}'
-        self.scheme = "Basic"
+        self.scheme, self.target = "Basic", ""
         self.asked: list[tuple[str, str, str | None]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
-        controller = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                controller.asked.append((self.command, self.path, self.headers.get("Authorization")))
-                controller.may_answer.wait(60)
-                self.send_response(controller.status)
-                self.send_header("Content-Length", str(len(controller.text.encode())))
-                if controller.status == 401:
-                    self.send_header("WWW-Authenticate", controller.scheme)
-                self.end_headers()
-                self.wfile.write(controller.text.encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.target = f"127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+    def answer(self, request: BaseHTTPRequestHandler) -> Told:
+        self.asked.append((request.command, request.path, request.headers.get("Authorization")))
+        self.may_answer.wait(60)
+        return self.status, {"WWW-Authenticate": self.scheme} if self.status == 401 else {}, self.text.encode()
 
 
 @pytest.fixture
 def controller() -> Iterator[Controller]:
     made = Controller()
-    yield made
-    made.may_answer.set()
-    made.server.shutdown()
-    made.server.server_close()
+    with answering(made.answer) as port:
+        made.target = f"127.0.0.1:{port}"
+        yield made
+        made.may_answer.set()
 
 
 def test_a_served_model_ends_the_wait(controller):
@@ -91,10 +79,8 @@ def test_another_answer_leaves_tritons_own_as_it_is(controller, status):
     assert not serve_known(ControllerAddress(controller.target), "org/a")
 
 
-def test_without_a_controller_tritons_answer_stands(controller):
-    controller.server.shutdown()
-    controller.server.server_close()
-    assert not serve_known(ControllerAddress(controller.target), "org/a")
+def test_without_a_controller_tritons_answer_stands():
+    assert not serve_known(ControllerAddress(f"127.0.0.1:{free_ports(1)[0]}"), "org/a")
 
 
 def test_a_port_that_does_not_connect_is_given_up_before_the_deadline(monkeypatch):

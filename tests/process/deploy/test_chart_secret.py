@@ -4,15 +4,15 @@ import json
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from tests.support.chart import pod_of, pod_templates, rendered
+from tests.support.http_servers import Told, answering
 
 # Keys of the Secret, and the passwords that Pods read in it.
 KEYS = {"gateway", "sidecar", "config", "operator", "peer", "adminToken"}
@@ -23,21 +23,13 @@ def api_server(status: int) -> Iterator[tuple[str, list[tuple[str, str, dict[str
     """Yield the URL of an API server that answers with `status`, and its requests: path, token and body."""
     requests = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            requests.append((self.path, self.headers["Authorization"], body))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(request: BaseHTTPRequestHandler) -> Told:
+        body = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
+        requests.append((request.path, request.headers["Authorization"], body))
+        return status, {}, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", requests
-        server.shutdown()
+    with answering(answer) as port:
+        yield f"http://127.0.0.1:{port}", requests
 
 
 @pytest.mark.parametrize(("status", "succeeds"), [(201, True), (409, True), (403, False)])

@@ -3,14 +3,15 @@
 import json
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from threading import Thread
 from types import ModuleType
 
 import pytest
+
+from tests.support.http_servers import Told, answering
 
 pytest.importorskip("pip_audit", reason="scripts/audit needs pip-audit to ask for advisories")
 
@@ -18,26 +19,6 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "audit"
 VERSIONS = {"jinja2": "3.1.0", "torch": "2.11.0+cpu"}
 ADVISORIES = ("CVE-2099-1", "CVE-2099-2")  # of every version of jinja2
 ENTRY = '[CVE-2099-1]\nreason = "an example"\nuntil = {}\n'
-
-
-class Service(BaseHTTPRequestHandler):
-    """Answers as OSV does: an empty object, or advisories."""
-
-    protocol_version = "HTTP/1.1"
-    asked: dict[str, str]
-
-    def do_POST(self) -> None:
-        query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        name = query["package"]["name"]
-        self.asked[name] = query["version"]
-        body = json.dumps({"vulns": [*map(advisory, ADVISORIES)]} if name == "jinja2" else {}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def advisory(alias: str) -> dict:
@@ -48,15 +29,20 @@ def advisory(alias: str) -> dict:
 
 @pytest.fixture
 def asked(monkeypatch) -> Iterator[dict[str, str]]:
-    """Run the service; yield the versions that it was asked for."""
-    handler = type("Handler", (Service,), {"asked": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    monkeypatch.setenv("PIP_AUDIT_OSV_URL", f"http://127.0.0.1:{server.server_port}/")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield handler.asked
-    server.shutdown()
-    server.server_close()
+    """Run a service that answers as OSV does, with advisories for jinja2; yield the versions that it was asked for."""
+    asked = {}
+
+    def answer(request: BaseHTTPRequestHandler) -> Told:
+        query = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
+        name = query["package"]["name"]
+        asked[name] = query["version"]
+        found = {"vulns": [*map(advisory, ADVISORIES)]} if name == "jinja2" else {}
+        return 200, {}, json.dumps(found).encode()
+
+    with answering(answer) as port:
+        monkeypatch.setenv("PIP_AUDIT_OSV_URL", f"http://127.0.0.1:{port}/")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        yield asked
 
 
 @pytest.fixture(scope="module")
