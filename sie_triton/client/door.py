@@ -8,16 +8,15 @@ from sie_triton.errors import SIEError
 # Headers of every response of the door: a version, and Triton's gRPC port where clients of the door can reach it.
 HEADER, GRPC_PORT = "X-SIE-Server-Version", "X-SIE-GRPC-Port"
 
-NOT_REACHED = "Triton can be reached on the server's machine only; from others, call the door with SIE's SDK"
-
 
 def refuse_door(address: Address) -> None:
     """Send one GET request; if SIE's door answers it, raise an SIEError that names Triton's address."""
     headers = _headers(address)
     if HEADER not in headers:
         return
-    port = headers.get(GRPC_PORT)
-    remedy = f"connect to Triton itself, at grpc://{address.host}:{port}" if port else NOT_REACHED
+    remedy = "Triton can be reached on the server's machine only; from others, call the door with SIE's SDK"
+    if port := headers.get(GRPC_PORT):
+        remedy = f"connect to Triton itself, at grpc://{address.host}:{port}"
     raise SIEError(f"{address}: this is SIE's HTTP door, not Triton; {remedy}")
 
 

@@ -15,9 +15,6 @@ FILE = "give its bytes or its path"
 IMAGE = "give its bytes, its path, a PIL image, or a uint8 array [height, width, 3]"
 AUDIO = 'give its bytes, its path, or {"data": array, "sample_rate": 16000}'
 
-# Codes of WAV's sample formats, by the kind of a NumPy dtype.
-WAV_CODECS = {"i": 1, "f": 3}
-
 
 def image_bytes(image: Any, name: str) -> bytes:
     """Return an image file; PIL images and arrays are encoded as PNG, which is lossless."""
@@ -77,7 +74,8 @@ def _wav(samples: Any, rate: Any, name: str) -> bytes:
         raise InputError.at(
             f"{name}.data", f"{list(samples.shape)} does not fit into a WAV file; send a compressed file"
         )
-    form = (WAV_CODECS[samples.dtype.kind], channels, rate, rate * channels * width % (1 << 32), channels * width)
+    codec = {"i": 1, "f": 3}[samples.dtype.kind]
+    form = (codec, channels, rate, rate * channels * width % (1 << 32), channels * width)
     chunk = struct.pack("<4sIHHIIHH", b"fmt ", 16, *form, 8 * width)
     head = struct.pack("<4sI4s", b"RIFF", 4 + len(chunk) + 8 + len(data), b"WAVE")
     return b"".join((head, chunk, struct.pack("<4sI", b"data", len(data)), data))

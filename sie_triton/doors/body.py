@@ -13,8 +13,6 @@ from sie_triton.doors.memory import Held, out_of_memory
 # Response header that closes the connection without waiting for the rest of the body.
 CLOSE = {"Connection": "close"}
 
-BODY_LIMIT = "the limit of SIE_DOOR_MAX_BODY_BYTES; send fewer items"
-
 
 async def read_body(
     receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held, limits: DoorLimits
@@ -24,7 +22,8 @@ async def read_body(
     Failure 413 as soon as the body is too large, 408 if it arrives too slowly, 415 if it is compressed, and 503 if the
     bodies in progress hold too much memory. A slow upload is ended when other requests need its memory.
     """
-    too_large = Failure("too_large", f"body: has more than {max_bytes} bytes, {BODY_LIMIT}", headers=CLOSE)
+    problem = f"body: has more than {max_bytes} bytes, the limit of SIE_DOOR_MAX_BODY_BYTES; send fewer items"
+    too_large = Failure("too_large", problem, headers=CLOSE)
     check_head(headers, max_bytes, too_large)
     body = bytearray()
     try:

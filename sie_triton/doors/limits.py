@@ -17,6 +17,7 @@ class BatchLimits:
     num_errors: int = 100  # of a file that are named
     lifetime_s: int = 30 * 86400  # of files and of the records of batches
     completion_s: int = 86400
+    abandoned_s: float = 3600.0  # age of content without a record from which it is what a dead process has left
 
     # The process that runs batches.
     poll_s: float = 1.0

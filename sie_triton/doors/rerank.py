@@ -133,7 +133,7 @@ def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: in
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in ranked]
     if wanted.return_documents:
         documents = [{"text": each} if isinstance(each, str) else each for each in wanted.documents]
-        results = [each | {"document": documents[int(each["index"])]} for each in results]
+        results = [each | {"document": documents[each["index"]]} for each in results]
     units = -(-len(scores) // 100)  # of up to 100 documents
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}
     return {

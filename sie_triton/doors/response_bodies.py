@@ -28,7 +28,7 @@ def encoded(
 
     `dims` are the dimensions of each output, as far as they are known; `named` are names that outputs have in the body.
     """
-    items = [_named(_vectors(result, dtype, dims), named) for result in results]
+    items = [_vectors(result, dtype, dims, named) for result in results]
     return {"model": model, "items": items, "usage": usage_of(results), "timing": timing_of(results)}
 
 
@@ -94,23 +94,18 @@ def _timing_header(name: str) -> str:
     return f"X-{name.removesuffix('_ms').replace('_', '-').title()}-Time"
 
 
-def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
+def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int], named: Mapping[str, str]) -> dict[str, Any]:
     for kind in PARTS & result.keys():
-        return _with_id(result, {kind: [_vectors(part, dtype, dims) for part in result[kind]]})  # type: ignore[literal-required]
+        return _with_id(result, {kind: [_vectors(part, dtype, dims, named) for part in result[kind]]})  # type: ignore[literal-required]
     told: dict[str, Any] = {name: value for name, value in result.items() if name in PLAIN}
     for name, value in result.items():
+        output = name.removesuffix("_scales")
+        key = named.get(output, output) + name.removeprefix(output)
         if name == "sparse":
-            told[name] = {"dims": dims.get(name), "dtype": "float32", **value}  # type: ignore[dict-item]
+            told[key] = {"dims": dims.get(name), "dtype": "float32", **value}  # type: ignore[dict-item]
         elif isinstance(value, np.ndarray):
-            told[name] = _array(name, value, dtype, dims) if not name.endswith("_scales") else value
+            told[key] = _array(name, value, dtype, dims) if name == output else value
     return _with_id(result, told)
-
-
-def _named(told: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    for kind in PARTS & told.keys():
-        return {**told, kind: [_named(part, named) for part in told[kind]]}
-    names = {f"{output}{end}": f"{name}{end}" for output, name in named.items() for end in ("", "_scales")}
-    return {names.get(key, key): value for key, value in told.items()}
 
 
 def _array(name: str, values: np.ndarray[Any, Any], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:

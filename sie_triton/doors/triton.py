@@ -66,14 +66,13 @@ class TritonBackend(Backend):
         self._settings, self._limits = settings, limits
         self._learning: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
         self._encodes = SharedEncodes(super().encode, settings.runtime.request_limit, limits)
         self._bulk_encodes = SharedEncodes.of_batches(self._encode_in_bulk, limits)
         self._bulk_places = asyncio.Semaphore(limits.batch.num_calls)
 
     async def __aenter__(self) -> "TritonBackend":
-        self._calls = CallBook(self._status_dir)
+        self._calls = CallBook(self._settings.status_dir)
         self._learning = asyncio.create_task(self._learn())
         self._looking = asyncio.create_task(self._end_lost(self._calls))
         return self

@@ -17,8 +17,6 @@ from sie_triton.errors import InputError
 # Codes of errors by the field of a line.
 CODES = {"custom_id": "invalid_custom_id", "method": "invalid_method", "url": "url_mismatch"}
 
-MAX_CUSTOM_ID = 512
-
 # Most blank lines of a file; each one after them is an error.
 MAX_BLANK = 50_000
 
@@ -28,7 +26,7 @@ class BatchLine(Body):
 
     model_config = ConfigDict(extra="forbid")
 
-    custom_id: Annotated[str, Field(min_length=1, max_length=MAX_CUSTOM_ID)]
+    custom_id: Annotated[str, Field(min_length=1, max_length=512)]
     method: Literal["POST"]
     url: str
     body: dict[str, Any]

@@ -30,9 +30,6 @@ ID = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 # Name of a folder without tokens.
 WITHOUT_TOKEN = "all"  # noqa: S105, no password
 
-# Seconds after which content without a record is what a process that ended has left.
-ABANDONED_S = 3600.0
-
 
 def new_id(prefix: str) -> str:
     """Return a random id, whose order is that of time.
@@ -196,7 +193,7 @@ class Shelf:
                 elif path.suffix == ".json" and path.stem not in in_use and self._is_over(self._record(path.name)):
                     path.unlink()
                     path.with_suffix("").unlink(missing_ok=True)
-                is_abandoned = path.stat().st_mtime < time() - ABANDONED_S and path.name not in in_use
+                is_abandoned = path.stat().st_mtime < time() - self.limits.abandoned_s and path.name not in in_use
                 if path.suffix in ("", ".new") and is_abandoned and not self.path(f"{path.name}.json").exists():
                     path.unlink()
 

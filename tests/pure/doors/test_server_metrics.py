@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import Request
 
@@ -12,42 +12,30 @@ import pytest
 from benchmarks.ports import free_ports
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.doors.server_metrics import read_parts
+from tests.support.http_stub import NO_HEADERS, Reply, answering
 
 
 class Part:
-    """An HTTP server that answers with `text`; `num_most` is the number of its requests at a time."""
+    """A part that answers with `text`; `num_most` is the number of its requests at a time."""
 
     def __init__(self) -> None:
         self.text, self.num_most, self._num, self._lock = b"a_metric 1\n", 0, 0, threading.Lock()
-        part = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                part.enter(1)
-                self.send_response(200)
-                self.end_headers()
-                part.enter(-1)
-                self.wfile.write(part.text)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.request = Request(f"http://127.0.0.1:{self.server.server_port}/metrics")
-
-    def enter(self, number: int) -> None:
-        with self._lock:
-            self._num += number
-            self.num_most = max(self.num_most, self._num)
+    def answer(self, _: object) -> Reply:
+        for number in (1, -1):
+            with self._lock:
+                self._num += number
+                self.num_most = max(self.num_most, self._num)
+            time.sleep(0.002)
+        return 200, self.text, NO_HEADERS
 
 
 @pytest.fixture
 def part() -> Iterator[Part]:
     part = Part()
-    yield part
-    part.server.shutdown()
-    part.server.server_close()
+    with answering(part.answer) as port:
+        part.request = Request(f"http://127.0.0.1:{port}/metrics")
+        yield part
 
 
 def test_parts_that_do_not_answer_are_left_out_and_named(part):
