@@ -356,15 +356,3 @@ def test_an_idle_model_is_evicted_and_a_busy_one_is_not(controller, pids, busy):
     record[busy] = 0
     round_of(controller)
     assert controller.swaps.counts == {("b", "evict: idle"): 1}
-
-
-def test_an_idle_tokenizer_of_a_cold_model_is_evicted(controller, control, pids):
-    stage(controller, "a", pids[0])
-    tokenizer = stage(controller, "a", pids[1], "preprocess", state=RESIDENT, last_used_ns=monotonic_ns())
-    resident(controller, "b", pids[2], 300)
-    stage(controller, "b", pids[3], "preprocess", state=RESIDENT, last_used_ns=1)
-    round_of(controller)
-    assert control.swapped == []
-    tokenizer.record["last_used_ns"] = 1
-    round_of(controller)
-    assert control.swapped == [("a-preprocess", False)]
