@@ -229,13 +229,14 @@ class Controller:
         """Find the tritonserver of the stages; a new one knows nothing of requests to the one before it."""
         servers = (record["triton_pid"] for _, record in inference_records(self.models))
         triton = next(filter(is_alive, servers), 0)
-        if triton and self._triton and triton != self._triton:
+        if triton in (0, self._triton):
+            return
+        if self._triton:
             log.info("a new tritonserver is running, process %d", triton)
             self.swaps.forget()
             self._healing.start_anew()
             self.changes.start_anew()
-        if triton and triton != self._triton:
-            self._triton, self._watch.triton = triton, ProcessId.of(triton)
+        self._triton, self._watch.triton = triton, ProcessId.of(triton)
 
 
 def lock(directory: Path) -> IO[str]:

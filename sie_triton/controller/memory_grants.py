@@ -1,7 +1,7 @@
 """Grant memory to loads that wait for it, and evict models for them, for pressure, or after idle time."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from signal import SIGKILL
 from time import monotonic_ns
 from types import MappingProxyType
@@ -281,9 +281,8 @@ class DeviceBooks:
             for name, model in self.models.items()
             if model.is_resident and name != beneficiary and self._swaps.may_evict(name)
         ]
-        models = [model.as_resident() for model in others if self._has(model.record)]
-        copies = [self._as_resident(model, copy) for model in others if (copy := self.copy_of(model))]
-        return [*models, *copies]
+        found = ((model, record) for model in others for record in (model.record, self.copy_of(model)))
+        return [self._as_resident(model, record) for model, record in found if record and self._has(record)]
 
     def copy_of(self, model: ModelState) -> Record | None:
         """Return the record of the model's copy that is or loads here, unless it is leaving."""
@@ -299,28 +298,24 @@ class DeviceBooks:
         """True if a copy of the model is here, or is granted memory here."""
         return any(self.granted(copy) or (copy["worker_pid"] and self._has(copy)) for copy in model.copies)
 
-    def going(self) -> int:
-        """Return the memory of processes that only finish their requests."""
-        return sum(self._taken_of(model.leaving) for model in self.models.values())
-
     def leaving(self) -> int:
-        """Return the memory that evictions in progress free."""
-        evicted = [
-            model for model in self.models.values() if self._swaps.is_evicting(model.name) and not model.is_removed
-        ]
-        copies = [
-            copy
-            for model in self.models.values()
-            for copy in model.copies
-            if self._has(copy) and (self._swaps.is_evicting(model.name) or self._is_withdrawn(copy))
-        ]
-        return self.going() + self._taken_of(model.record for model in evicted) + sum(map(self._bytes_of, copies))
+        """Return the memory of processes that only finish their requests, and of evictions in progress."""
+        return sum(
+            self._bytes_of(record)
+            for model, record in self._here()
+            if record in model.leaving
+            or self._swaps.is_evicting(model.name)
+            or (record["copy"] and self._is_withdrawn(record))
+        )
 
     def movable(self, beneficiary: str) -> int:
         """Return the memory that could be freed for a load of the model `beneficiary`."""
-        others = [model for model in self.models.values() if model.is_resident and model.name != beneficiary]
-        copies = [copy for model in others for copy in model.copies if copy["state"] == RESIDENT]
-        return self.going() + self._taken_of((*(model.record for model in others), *copies))
+        return sum(
+            taken_bytes(record)
+            for model, record in self._here()
+            if record in model.leaving
+            or (record["state"] == RESIDENT and model.is_resident and model.name != beneficiary)
+        )
 
     def granted(self, record: Record) -> int:
         """Return the bytes granted to a load here, even if its stage has not read the grant yet."""
@@ -363,13 +358,14 @@ class DeviceBooks:
     def _has(self, record: Record) -> bool:
         return record["device"] == self._number
 
-    def _as_resident(self, model: ModelState, copy: Record) -> Resident:
-        used, since = copy["last_used_ns"], copy["resident_since_ns"]
-        return Resident(model.name, self._bytes_of(copy), used, since, bool(copy["busy_since_ns"]), is_copy=True)
+    def _as_resident(self, model: ModelState, record: Record) -> Resident:
+        is_copy, used, since = bool(record["copy"]), record["last_used_ns"], record["resident_since_ns"]
+        is_busy = bool(record["busy_since_ns"]) if is_copy else model.is_busy
+        return Resident(model.name, self._bytes_of(record), used, since, is_busy, is_copy)
 
-    def _bytes_of(self, copy: Record) -> int:
-        """Return the bytes that the end of a copy frees: those it was granted while it loads."""
-        return self.granted(copy) or taken_bytes(copy)
+    def _bytes_of(self, record: Record) -> int:
+        """Return the bytes that the end of a process or copy frees: those it was granted while it loads."""
+        return self.granted(record) or taken_bytes(record)
 
     def _is_withdrawn(self, copy: Record) -> bool:
         return self._answer_to(copy)[0] == EVICTED
@@ -377,8 +373,9 @@ class DeviceBooks:
     def _answer_to(self, record: Record) -> tuple[str, str]:
         return read_answer(answer_path(self._directory, record["pid"], record["copy"]))
 
-    def _taken_of(self, records: Iterable[Record]) -> int:
-        return sum(taken_bytes(record) for record in records if self._has(record))
+    def _here(self) -> Iterator[tuple[ModelState, Record]]:
+        """Yield the processes and copies on this device, with their models."""
+        return ((model, record) for model, record in inference_records(self.models) if self._has(record))
 
     def _reserved(self) -> int:
         """Return the bytes that loads in progress may take in addition to what they have taken."""

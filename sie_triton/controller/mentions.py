@@ -19,27 +19,6 @@ from sie_triton.settings import words
 SEE_KNOWN = "sie-triton models ls --known lists known models"
 
 
-@dataclass(frozen=True, slots=True)
-class Mentioned:
-    """A model that is served because a request named it; `last_used_ns` is monotonic, 0 if it never was used."""
-
-    name: str
-    last_used_ns: int
-    is_resident: bool
-    is_busy: bool
-
-
-def leavers(models: Iterable[Mentioned], num: int) -> list[str]:
-    """Return up to `num` models to remove: cold ones first, the least recently used first, and no busy one.
-
-    >>> leavers([Mentioned("a", 1, True, False), Mentioned("b", 2, False, False), Mentioned("c", 0, False, True)], 2)
-    ['b', 'a']
-    """
-    idle = (model for model in models if not model.is_busy)
-    ordered = sorted(idle, key=lambda model: (model.is_resident, model.last_used_ns, model.name))
-    return [model.name for model in ordered[: max(0, num)]]
-
-
 @dataclass(slots=True)
 class Waiting:
     """A name that waits, with the future of those who wait for it, and when it was last asked for."""
@@ -106,13 +85,20 @@ class Mentions:
     ) -> tuple[Sequence[str], Sequence[str]]:
         """Return which of `names` can be served, and which models must leave for them, with at most `limit` models.
 
-        `mentioned` are the names of the present ones, and `models` the states of all models by Triton's name.
+        `mentioned` are the names of the present ones, and `models` the states of all models by Triton's name. Cold
+        models leave first, the least recently used first; none that is busy, loads, or was just added.
         """
         added_by = monotonic() - self._limits.min_stay_s
-        staying = (name for name in mentioned if self._added.get(name, added_by) <= added_by)
-        states = (_state_of(name, models.get(triton_name(name))) for name in staying)
+        new = {name for name in mentioned if self._added.get(name, added_by) > added_by}
+        states = {name: models.get(triton_name(name)) for name in mentioned}  # None: its processes never started
+
+        def order(name: str) -> tuple[bool, int, str]:
+            state = states[name]
+            return (state.is_resident, state.record["last_used_ns"], name) if state else (False, 0, name)
+
+        busy = {name for name, state in states.items() if state and (state.is_busy or state.state == "loading")}
         free = max(0, limit - len(mentioned))
-        leaving = leavers(states, len(names) - free)
+        leaving = sorted(states.keys() - busy - new, key=order)[: max(0, len(names) - free)]
         return list(names)[: free + len(leaving)], leaving
 
     def served(self, name: str) -> None:
@@ -141,10 +127,3 @@ class Mentions:
         if known is not None and name not in known and not may_be_on_hub:
             names = {*serving.models, *known}
             raise ChangeRefused(UNKNOWN, f"{name} is not served{closest(name, names)}; {SEE_KNOWN}")
-
-
-def _state_of(name: str, state: ModelState | None) -> Mentioned:
-    if state is None:  # its processes have never started
-        return Mentioned(name, 0, is_resident=False, is_busy=False)
-    is_busy = state.is_busy or state.state == "loading"
-    return Mentioned(name, state.record["last_used_ns"], state.is_resident, is_busy)

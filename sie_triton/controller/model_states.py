@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
 from sie_triton.records.revisions import model_of, revision_of
@@ -148,11 +147,6 @@ class ModelState:
         """True while a request is in progress, also one of which preprocess still draws a PDF."""
         before = self.preprocess["num_open"] if self.preprocess else 0
         return bool(before or self.record["num_open"] or self.record["busy_since_ns"])
-
-    def as_resident(self) -> Resident:
-        record = self.record
-        used, since = record["last_used_ns"], record["resident_since_ns"]
-        return Resident(self.name, taken_bytes(record), used, since, self.is_busy)
 
 
 def read_stages(directory: Path) -> Stages:

@@ -7,21 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sie_triton.records.status import BELL, LAYOUT, status_path
+import numpy as np
+
+from sie_triton.records.status import BELL, LAYOUT, map_record, status_path
 from sie_triton.system.processes.pids import Process, ProcessId
-
-
-class Followed:
-    """A living process, and its status record, which is not mapped: one that is cut short would end this process."""
-
-    def __init__(self, pid: int, record: Path) -> None:
-        """Raise OSError if the process has ended, the record is gone, or no file handle is left."""
-        self.process = Process(pid)
-        self._record = os.open(record, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._record)
-
-    def read(self) -> bytes:
-        return os.pread(self._record, LAYOUT.size, 0)
 
 
 class News:
@@ -38,7 +27,7 @@ class News:
         weakref.finalize(self, os.close, self._bell)
         self._poll = select.epoll()
         self._poll.register(self._bell, select.EPOLLIN)
-        self._followed: dict[ProcessId, Followed] = {}
+        self._followed: dict[ProcessId, tuple[Process, np.void]] = {}
         self._misses_one = False
         self._records: Sequence[bytes] = []
 
@@ -49,10 +38,10 @@ class News:
         """
         self._followed = {process: each for process, each in self._followed.items() if process in processes}
         for process in processes.keys() - self._followed.keys():
-            with suppress(OSError):
-                record = status_path(self._directory, *processes[process], process.pid)
-                self._followed[process] = followed = Followed(process.pid, record)
-                self._poll.register(followed.process, select.EPOLLIN)
+            with suppress(OSError, ValueError):
+                held = Process(process.pid)
+                self._followed[process] = held, map_record(status_path(self._directory, *processes[process], held.pid))
+                self._poll.register(held, select.EPOLLIN)
         self._misses_one = len(self._followed) < len(processes)
 
     def wait(self, seconds: float) -> bool:
@@ -64,5 +53,6 @@ class News:
 
     def has_changed(self) -> bool:
         """True if a record differs from that at the last call, or if a process cannot be followed."""
-        before, self._records = self._records, [each.read() for each in self._followed.values()]
+        before = self._records
+        self._records = [record.tobytes()[: LAYOUT.size] for _, record in self._followed.values()]
         return self._records != before or self._misses_one

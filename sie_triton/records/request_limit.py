@@ -16,22 +16,15 @@ from pathlib import Path
 from time import monotonic_ns
 
 import numpy as np
-import numpy.typing as npt
 
 from sie_triton.errors import BusyError
 from sie_triton.records.limits import RecordLimits
-from sie_triton.records.status import FIELDS, VERSION, StatusReader, StatusWriter
-from sie_triton.system.processes.pids import ProcessId
+from sie_triton.records.status import StatusReader, StatusWriter, map_record, process_of
 
 # Reading takes at most 1 / SHARE of this process's time.
 SHARE = 50
 
-VERSION_FIELD, PID, STARTED, OPEN, TICKET = map(
-    FIELDS.index, ("version", "pid", "started", "num_open", "highest_ticket")
-)
 STAGES = ("preprocess", "inference")
-
-Numbers = npt.NDArray[np.int64]
 
 
 class RequestLimit:
@@ -102,8 +95,8 @@ class OtherModels:
 
     def __init__(self, directory: Path, model: str, limits: RecordLimits = RecordLimits()) -> None:
         self._directory, self._model, self._limits = directory, model, limits
-        self._mapped: dict[str, Numbers] = {}
-        self._records: dict[str, dict[str, list[Numbers]]] = {}
+        self._mapped: dict[str, np.void] = {}
+        self._records: dict[str, dict[str, list[np.void]]] = {}
         self._moved: dict[str, tuple[int, int]] = {}
         self._list_again_ns = self._read_again_ns = 0
         self._count = 0
@@ -122,28 +115,22 @@ class OtherModels:
     def _list(self) -> None:
         """Map the records of new processes, and forget those of processes that have ended."""
         names = {name for name in os.listdir(self._directory) if name.endswith(".status")}
-        self._mapped = {name: numbers for name, numbers in self._mapped.items() if name in names}
+        self._mapped = {name: record for name, record in self._mapped.items() if name in names}
         self._records = {}
         for name in names:
             model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
             if model != self._model and stage in STAGES:
                 with suppress(OSError, ValueError):
-                    numbers = self._mapped.get(name)
-                    numbers = self._mapped[name] = self._map(name) if numbers is None else numbers
-                    if not numbers[OPEN] or ProcessId(int(numbers[PID]), int(numbers[STARTED])).is_alive:
-                        self._records.setdefault(model, {}).setdefault(stage, []).append(numbers)
+                    record = self._mapped.get(name)
+                    record = self._mapped[name] = map_record(self._directory / name) if record is None else record
+                    if not record["num_open"] or process_of(record).is_alive:
+                        self._records.setdefault(model, {}).setdefault(stage, []).append(record)
 
-    def _map(self, name: str) -> Numbers:
-        numbers = np.asarray(np.memmap(self._directory / name, "<i8", "r", shape=(len(FIELDS),)))
-        if numbers[VERSION_FIELD] != VERSION:
-            raise ValueError(f"{name}: not a status record of version {VERSION}")
-        return numbers
-
-    def _of_model(self, model: str, records: Mapping[str, Sequence[Numbers]], now: int) -> int:
-        num_open = sum(int(numbers[OPEN]) for each in records.values() for numbers in each)
+    def _of_model(self, model: str, records: Mapping[str, Sequence[np.void]], now: int) -> int:
+        num_open = sum(int(record["num_open"]) for each in records.values() for record in each)
         if len(records) < len(STAGES):
             return num_open
-        issued, taken = (max(int(numbers[TICKET]) for numbers in records[stage]) for stage in STAGES)
+        issued, taken = (max(int(record["highest_ticket"]) for record in records[stage]) for stage in STAGES)
         return num_open + self._queued(model, max(0, issued - taken), taken, now)
 
     def _queued(self, model: str, queued: int, taken: int, now: int) -> int:

@@ -96,7 +96,18 @@ def is_remote(record: Record) -> bool:
     return record["engine"] == ENGINES.index(REMOTE)
 
 
-class StatusWriter:
+class WorkerWriter:
+    """Writer of a record about a worker."""
+
+    record: np.void
+
+    def has_worker(self, worker: ProcessId | None) -> None:
+        """Record the worker process as soon as it exists, and None once it is gone."""
+        self.record["worker_started"] = worker.started if worker else 0
+        self.record["worker_pid"] = worker.pid if worker else 0
+
+
+class StatusWriter(WorkerWriter):
     """The status record of this process. Fields are set as `status.record["state"] = LOADING`.
 
     Owns the mapped file, which no other process writes. All threads of the process use it: methods that add or compare
@@ -157,10 +168,6 @@ class StatusWriter:
             self._numbers[LAST_USED], self._numbers[BUSY_SINCE] = now, min(self._running, default=0)
         return now
 
-    def has_worker(self, worker: ProcessId | None) -> None:
-        """Record the worker process as soon as it exists, and None once it is gone."""
-        write_worker(self.record, worker)
-
     def computed_by(self, engine: str) -> None:
         self.record["engine"] = ENGINES.index(engine) if engine in ENGINES else 0
 
@@ -181,26 +188,19 @@ class StatusWriter:
 
         A later revision gets the traffic once one of its processes is no longer cold.
         """
-        own = revision_of(self.model)
-        return any(
-            process_of(r).is_alive
-            and (r["generation"] > self.record["generation"] if revision == own else r["state"] != COLD)
-            for revision, r in records_of_revisions(self.directory, self.model, self.stage)
-            if revision >= own
-        )
+        return any(not is_revision or record["state"] != COLD for is_revision, record in self._later(self.stage))
 
     def is_awaited(self) -> bool:
         """True while the inference process that replaces this process, or one of a later revision, loads weights."""
+        return any(record["state"] == LOADING for _, record in self._later("inference"))
+
+    def _later(self, stage: str) -> Iterator[tuple[bool, Record]]:
+        """Yield the living processes of a stage that replace this one, and True for those of later revisions."""
         own = revision_of(self.model)
-        return any(
-            r["state"] == LOADING
-            and process_of(r).is_alive
-            and (
-                revision > own
-                or (revision == own and self.stage == "inference" and r["generation"] > self.record["generation"])
-            )
-            for revision, r in records_of_revisions(self.directory, self.model, "inference")
-        )
+        for revision, record in records_of_revisions(self.directory, self.model, stage):
+            replaces = stage == self.stage and record["generation"] > self.record["generation"]
+            if (revision > own or (revision == own and replaces)) and process_of(record).is_alive:
+                yield revision > own, record
 
     def of_other_models(self) -> list[Record]:
         """Return the records of all other living inference processes whose models are computed on this machine."""
@@ -217,7 +217,7 @@ class StatusWriter:
             path.unlink(missing_ok=True)
 
 
-class CopyRecord:
+class CopyRecord(WorkerWriter):
     """The record of a copy: a second worker of the inference process that writes `status`, on another device.
 
     It has the fields that are the worker's; those of requests are 0. One thread at a time writes.
@@ -234,17 +234,8 @@ class CopyRecord:
         self.record["copy"] = number
         self.record["version"] = VERSION
 
-    def has_worker(self, worker: ProcessId | None) -> None:
-        """Record the worker process as soon as it exists."""
-        write_worker(self.record, worker)
-
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
-
-
-def write_worker(record: np.void, worker: ProcessId | None) -> None:
-    record["worker_started"] = worker.started if worker else 0
-    record["worker_pid"] = worker.pid if worker else 0
 
 
 def status_path(directory: Path, model: str, stage: str, pid: int, copy: int = 0) -> Path:

@@ -92,7 +92,9 @@ def fork_servers(settings: Settings, specs: Sequence[ModelSpec], say: Say = lamb
     The fork server is lazy too if no model needs it: it then takes 370 MB less, until a model is added that does.
     If an environment cannot be used now and is repaired later, its workers are started without a fork server.
     """
-    log, variables = log_of(settings, "workers"), fork_server_variables(settings)
+    # Workers inherit the variables of their fork server.
+    variables = {**environment_of(settings), **worker_variables(settings.runtime.device)}
+    log = log_of(settings, "workers")
     environments = {spec.environment for spec in specs if spec.engine in IN_FORK_SERVER}
     with ExitStack() as stack:
         command = _command(settings.status_dir, lazily=bool(specs) and "" not in environments)
@@ -109,11 +111,6 @@ def fork_servers(settings: Settings, specs: Sequence[ModelSpec], say: Say = lamb
 def _command(directory: Path, *, lazily: bool) -> list[str]:
     command = ["sie_triton.system.processes.fork_server", "sie_triton.pipeline.worker.__main__", str(directory)]
     return [*command, "lazily"] if lazily else command
-
-
-def fork_server_variables(settings: Settings) -> dict[str, str]:
-    """Return the environment of a fork server, which its workers inherit."""
-    return {**environment_of(settings), **worker_variables(settings.runtime.device)}
 
 
 def wait_for_controller(settings: Settings) -> None:

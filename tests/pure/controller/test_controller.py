@@ -2,13 +2,11 @@
 
 import mmap
 import os
-import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +17,9 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, Shares, orphaned_regions
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.grants import answer_load, controller_runs, granted_memory, refusal
-from sie_triton.records.status import RECORD, VERSION, StatusWriter
+from sie_triton.records.status import StatusWriter
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.process_memory import Share, private_bytes
-from sie_triton.system.processes.pids import ProcessId, is_alive
 from tests.support.controller import stage
 from tests.support.limits import cgroups
 
@@ -75,24 +72,6 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert Meter("cpu", 0).measure(0).source == "machine"
     assert Meter("cpu", 10**9).measure(os.getpid()).used >= private_bytes(os.getpid())
     assert DeviceMemory(90, 100, "").over(85) == 5
-
-
-def test_the_worker_of_a_process_without_traffic_is_ended_early(controller, child):
-    """The old process, which Triton ends later, has done its last request; `child` is its worker."""
-    with subprocess.Popen(["sleep", "60"]) as successor:
-        old = stage(controller, "a", worker_pid=child.pid, num_open=1)
-        record = np.memmap(controller._directory / f"a-inference.{successor.pid}.status", RECORD, "w+", shape=(1,))[0]
-        record["pid"], record["started"] = ProcessId.of(successor.pid)
-        record["generation"], record["version"] = 1, VERSION
-        for _ in range(3):
-            controller.tick()
-        assert is_alive(child.pid)
-        old.record["num_open"] = 0
-        controller.tick()
-        assert is_alive(child.pid)
-        controller.tick()
-        assert child.wait(60) == -signal.SIGTERM
-        successor.kill()
 
 
 def test_a_model_is_swapped_once_at_a_time(controller, control):

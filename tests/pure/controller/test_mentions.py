@@ -36,7 +36,7 @@ def serving(**settings):
 
 
 def state(used_ns, *, is_busy=False, kind="cold"):
-    fields = {"record": {"last_used_ns": used_ns}, "is_busy": is_busy, "state": kind, "is_resident": False}
+    fields = {"record": {"last_used_ns": used_ns}, "is_busy": is_busy, "state": kind, "is_resident": kind == "resident"}
     return type("State", (), fields)
 
 
@@ -120,6 +120,17 @@ def test_room_is_made_by_models_that_have_stayed_and_are_not_busy(mentions, cloc
     clock.now += LIMITS.min_stay_s
     assert mentions.room_for(["org/c", "org/d"], ["org/a", "org/b"], 2, states) == (["org/c"], ["org/a"])
     assert mentions.room_for(["org/c"], ["org/a"], 2, states) == (["org/c"], [])
+
+
+def test_cold_models_leave_before_those_in_memory(mentions):
+    states = {
+        "org__a": state(1, kind="resident"),
+        "org__b": state(3),
+        "org__c": state(2),
+        "org__d": state(0, is_busy=True),
+    }
+    served = ["org/a", "org/b", "org/c", "org/d"]
+    assert mentions.room_for(["x/1", "x/2", "x/3"], served, 4, states)[1] == ["org/c", "org/b", "org/a"]
 
 
 def test_a_model_that_loads_does_not_leave_and_one_that_never_started_does(mentions):

@@ -286,8 +286,7 @@ def test_a_remote_model_counts_as_zero_bytes(controller):
     stage(controller, "near", **fields)
     stage(controller, "far", **fields, engine=ENGINES.index("remote"))
     round_of(controller)
-    taken = {name: (model.num_bytes, model.as_resident().num_bytes) for name, model in controller.models.items()}
-    assert taken == {"near": (7, 7), "far": (0, 0)}
+    assert {name: model.num_bytes for name, model in controller.models.items()} == {"near": 7, "far": 0}
 
 
 def test_dead_processes_and_failed_tokenizers_do_not_count_as_loading(controller, child):
@@ -357,15 +356,3 @@ def test_an_idle_model_is_evicted_and_a_busy_one_is_not(controller, pids, busy):
     record[busy] = 0
     round_of(controller)
     assert controller.swaps.counts == {("b", "evict: idle"): 1}
-
-
-def test_an_idle_tokenizer_of_a_cold_model_is_evicted(controller, control, pids):
-    stage(controller, "a", pids[0])
-    tokenizer = stage(controller, "a", pids[1], "preprocess", state=RESIDENT, last_used_ns=monotonic_ns())
-    resident(controller, "b", pids[2], 300)
-    stage(controller, "b", pids[3], "preprocess", state=RESIDENT, last_used_ns=1)
-    round_of(controller)
-    assert control.swapped == []
-    tokenizer.record["last_used_ns"] = 1
-    round_of(controller)
-    assert control.swapped == [("a-preprocess", False)]

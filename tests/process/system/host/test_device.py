@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.ports import ports_of_a_server
 from sie_triton.errors import ServerError, SettingsError
 from sie_triton.server import preflight, serve
 from sie_triton.settings import read_settings
@@ -254,9 +253,3 @@ def test_the_environment_gets_what_fits_the_gpu_that_is_there(tmp_path, files, t
     code = f'torch=torch==1\ninstall() {{ echo "$@"; }}\n{choice}{function}\ninstall_torch\necho "${{extras[*]}}"'
     done = subprocess.run(["bash", "-c", code, "env", "server", "demo"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [torch, extras]
-
-
-def test_serve_refuses_an_unusable_device_at_startup(machine, tmp_path):
-    machine(0)
-    with pytest.raises(ServerError, match=r"^--device cuda: no NVIDIA GPU .* or use --device cpu$"):
-        serve.check_machine(read_settings(device="cuda", data_dir=tmp_path / "data", **ports_of_a_server()), 1)
