@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from math import ceil
 from time import monotonic
 from uuid import uuid4
@@ -26,7 +27,7 @@ from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Wanted
-from sie_triton.cluster.model_files import opener, reader
+from sie_triton.cluster.model_files import reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.cluster.policies.fair import Durations, Turns
@@ -70,7 +71,8 @@ class Queue:
         self.requests.prepare(self._settings.pool)
         producers = words(self._settings.nats_config_trusted_producers)
         poll_s = self._settings.worker_config_poll_interval_ms / 1000
-        self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s, limits=limits)
+        opened = partial(self._js.key_value, subjects.MODEL_FILES)
+        self.model_files = Bucket(opened, reader(producers), poll_s=poll_s, limits=limits)
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools, limits)
         self._figures = metrics.QueueMetrics(self._js, self.pools, self.leases, limits)

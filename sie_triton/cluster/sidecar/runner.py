@@ -274,7 +274,8 @@ class Runner:
 
     async def _after_death(self, delivery: Delivery, body: bytes) -> str:
         """Give a request that may have ended its Triton to another one, alone; the second time put it aside."""
-        pool, again = delivery.pool, delivery.work.after_death()
+        pool, work = delivery.pool, delivery.work
+        again = replace(work, num_deaths=work.num_deaths + 1)
         is_dead = again.num_deaths >= self._limits.max_triton_deaths
         self._open.pop(again.key, None)  # what is sent anew is no double
         try:
