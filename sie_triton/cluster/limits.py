@@ -35,6 +35,7 @@ class GatewayLimits(ClusterLimits):
     removed_s: float = 5.0  # in which requests for a removed model may be answered that a worker has fetched
     max_waiting: int = 10_000  # requests before the queue
     max_waiting_of_tenant: int = 5_000
+    min_of_tenant: int = 4  # requests in the queue for a model, although others fill it
     min_rated: int = 8  # requests from which the expected duration of another one is known
     max_rated: int = 32  # requests from which it is taken, the latest
 

@@ -103,9 +103,6 @@ class Work(Header):
     def key(self) -> tuple[str, int]:
         return self.gateway, self.number
 
-    def after_death(self) -> "Work":
-        return replace(self, num_deaths=self.num_deaths + 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Answer(Header):

@@ -7,12 +7,9 @@ keeps the last 64 versions of each file.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-
-from nats.js.client import JetStreamContext
-from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Header, Malformed
@@ -98,8 +95,3 @@ def of_pool(files: Mapping[str, ModelFile], pool: str) -> dict[str, ModelFile]:
 
 def _precedence(file: ModelFile) -> tuple[bool, bool]:
     return not file.is_removed, file.version.pool != ALL_POOLS
-
-
-def opener(js: JetStreamContext) -> Callable[[], Awaitable[KeyValue]]:
-    """Return a function that opens the bucket; NotFoundError if no config service has ever run."""
-    return lambda: js.key_value(subjects.MODEL_FILES)

@@ -5,8 +5,10 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from math import ceil
 from time import monotonic
 from uuid import uuid4
@@ -25,7 +27,7 @@ from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Wanted
-from sie_triton.cluster.model_files import opener, reader
+from sie_triton.cluster.model_files import reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.cluster.policies.fair import Durations, Turns
@@ -69,7 +71,8 @@ class Queue:
         self.requests.prepare(self._settings.pool)
         producers = words(self._settings.nats_config_trusted_producers)
         poll_s = self._settings.worker_config_poll_interval_ms / 1000
-        self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s, limits=limits)
+        opened = partial(self._js.key_value, subjects.MODEL_FILES)
+        self.model_files = Bucket(opened, reader(producers), poll_s=poll_s, limits=limits)
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools, limits)
         self._figures = metrics.QueueMetrics(self._js, self.pools, self.leases, limits)
@@ -168,19 +171,23 @@ class Queue:
 
 
 class _Line:
-    """Requests for one model."""
+    """Requests for one model: those in the queue, by tenant, and those that wait."""
 
     def __init__(self, durations: Durations) -> None:
-        self.num_sent = 0
-        self.turns = Turns[asyncio.Future[None]]()
+        self.sent = Counter[str]()
+        self.turns = Turns[tuple[str, asyncio.Future[None]]]()
         self.durations = durations
+
+    @property
+    def num_sent(self) -> int:
+        return self.sent.total()
 
 
 class Gate:
     """Limits a gateway's requests in the queue, which serves them in their order. Belongs to one event loop.
 
     Requests beyond the limit wait here, each tenant's in a line of its own. `window` returns how many requests for a
-    model may be in the queue.
+    model may be in the queue. A tenant that has few there passes, up to twice as many in all.
     """
 
     def __init__(self, window: Callable[[str, str], int], limits: GatewayLimits = GatewayLimits()) -> None:
@@ -209,20 +216,26 @@ class Gate:
             )
         is_answered = False
         try:
-            if line.turns or line.num_sent >= self._window(pool, model):
-                await self._wait(pool, model, line, tenant)
+            if self._may_enter(line, tenant, self._window(pool, model)):
+                line.sent[tenant] += 1
             else:
-                line.num_sent += 1
+                await self._wait(pool, model, line, tenant)
             try:
                 yield
                 is_answered = True
             finally:
-                line.num_sent -= 1
-                self._let_in(pool, model, line)
+                self._leave(pool, model, line, tenant)
         finally:
             took_s = monotonic() - began
             if is_answered or took_s >= left_s:  # else it was refused, or its client did not wait
                 line.durations.add(num_ahead, num_bytes, took_s)
+
+    def _may_enter(self, line: _Line, tenant: str, window: int) -> bool:
+        """Return True if a request need not wait for its turn: a flood of others leaves the queue in bursts."""
+        own, all_sent = line.sent[tenant], line.num_sent
+        if own < self._limits.min_of_tenant and own < all_sent and not line.turns.has(tenant):
+            return all_sent < 2 * window
+        return not line.turns and all_sent < window
 
     def waiting(self) -> dict[tuple[str, str], int]:
         """Return the number of requests that wait here, by pool and model."""
@@ -238,17 +251,16 @@ class Gate:
         if self._num_waiting >= limits.max_waiting or of_tenant >= limits.max_waiting_of_tenant:
             raise BusyError(f"{self._num_waiting} requests wait, {of_tenant} of them yours; retry")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.turns.add(tenant, turn)
+        line.turns.add(tenant, (tenant, turn))
         self._num_waiting += 1
         self._of_tenants[tenant] = of_tenant + 1
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it was this request's turn already
-                line.num_sent -= 1
-                self._let_in(pool, model, line)
+                self._leave(pool, model, line, tenant)
             else:
-                line.turns.remove(tenant, turn)
+                line.turns.remove(tenant, (tenant, turn))
             raise
         finally:
             self._num_waiting -= 1
@@ -256,12 +268,18 @@ class Gate:
             if not self._of_tenants[tenant]:
                 del self._of_tenants[tenant]
 
+    def _leave(self, pool: str, model: str, line: _Line, tenant: str) -> None:
+        line.sent[tenant] -= 1
+        if not line.sent[tenant]:
+            del line.sent[tenant]
+        self._let_in(pool, model, line)
+
     def _let_in(self, pool: str, model: str, line: _Line) -> None:
         limit = self._window(pool, model) if line.turns else 0
         while line.turns and line.num_sent < limit:
-            turn = line.turns.take()
+            tenant, turn = line.turns.take()
             if not turn.done():
-                line.num_sent += 1
+                line.sent[tenant] += 1
                 turn.set_result(None)
         if not line.turns and not line.num_sent:
             self._lines.pop((pool, model), None)

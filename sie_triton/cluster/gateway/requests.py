@@ -145,6 +145,9 @@ class Requests:
         try:
             await self._send_new(sent)
             return await sent.answer
+        except asyncio.CancelledError:
+            sent.answer.cancel()
+            raise
         finally:
             del self._waiting[number]
             if payload:

@@ -25,6 +25,9 @@ class Turns(Generic[Item]):
     def __len__(self) -> int:
         return self._num
 
+    def has(self, tenant: str) -> bool:
+        return tenant in self._lines
+
     def add(self, tenant: str, item: Item) -> None:
         self._lines.setdefault(tenant, deque()).append(item)
         self._num += 1

@@ -204,8 +204,8 @@ class Receipts:
 
 async def give_back(client: Client, receipts: list[str]) -> None:
     """Return work that a sidecar leaves, this one or that before it, to the queue."""
-    with suppress(NatsError):
-        for receipt in receipts:
+    for receipt in receipts:
+        with suppress(NatsError):
             await client.publish(receipt, BACK)
     if receipts:
         log.info("gave %d requests back that a sidecar leaves", len(receipts))

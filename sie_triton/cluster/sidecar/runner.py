@@ -274,7 +274,8 @@ class Runner:
 
     async def _after_death(self, delivery: Delivery, body: bytes) -> str:
         """Give a request that may have ended its Triton to another one, alone; the second time put it aside."""
-        pool, again = delivery.pool, delivery.work.after_death()
+        pool, work = delivery.pool, delivery.work
+        again = replace(work, num_deaths=work.num_deaths + 1)
         is_dead = again.num_deaths >= self._limits.max_triton_deaths
         self._open.pop(again.key, None)  # what is sent anew is no double
         try:
@@ -327,7 +328,15 @@ class Runner:
     @property
     def places(self) -> int:
         """Number of requests that Triton can take now."""
-        return 0 if self.is_draining or not self.is_able else max(0, self.quantum.limit - self.num_open)
+        return 0 if self.is_draining or not self.is_able else max(0, self._most_open - self.num_open)
+
+    @property
+    def _most_open(self) -> int:
+        """Number of requests that may be here: beside several tenants all that gateways let into the queue.
+
+        There, those of a tenant would be behind those of another one; here only its own wait for its calls.
+        """
+        return self.quantum.limit * (2 if self._tenants.are_several else 1)
 
     @property
     def room(self) -> int:
@@ -392,5 +401,5 @@ class Runner:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("work failed", exc_info=error)  # the queue gives it to a worker again
-        if self.num_open + 1 >= self.quantum.limit:  # else every model's work is being asked for
+        if self.num_open + 1 >= self._most_open:  # else every model's work is being asked for
             self.when_free()

@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from time import monotonic
 from typing import Any
@@ -32,7 +33,7 @@ from sie_triton.cluster.messages import (
     Question,
     read_lease,
 )
-from sie_triton.cluster.model_files import opener, reader
+from sie_triton.cluster.model_files import reader
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.policies.placement import free_bytes
@@ -98,10 +99,10 @@ class Sidecar:
         poll_s = settings.worker_config_poll_interval_ms / 1000
         look_s = settings.worker_config_full_export_interval_ms / 1000
         read = reader(words(settings.nats_config_trusted_producers))
-        files = Bucket(opener(self._js), read, poll_s=poll_s, limits=limits)
+        files = Bucket(partial(self._js.key_value, subjects.MODEL_FILES), read, poll_s=poll_s, limits=limits)
         self._files = ModelFiles(files, self._server.models, self._home, look_s, limits)
         self._files.when_applied = self._look_at_names_soon
-        self._leases = Bucket(lambda: self._js.key_value(subjects.LEASES), read_lease, limits=limits)
+        self._leases = Bucket(partial(self._js.key_value, subjects.LEASES), read_lease, limits=limits)
         self._placing = Placing(self._nats, self._js, self._runner, self._claims, self._workers, self._health(), limits)
         await self._open()
         await self._runner.receipts.give_back(self._nats, limits)

@@ -166,7 +166,7 @@ async def test_a_request_that_is_cancelled_as_its_turn_comes_gives_it_to_the_nex
 @in_loop
 async def test_too_many_requests_of_a_tenant_are_refused(now):
     gates = Gate(lambda pool, model: 1, GatewayLimits(max_waiting_of_tenant=10))
-    async with gates.turn("p", "m", "", 60):
+    async with gates.turn("p", "m", "a", 60):
         waiting = [asyncio.create_task(passed(gates, now, 0, "a")) for _ in range(10)]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
@@ -174,6 +174,22 @@ async def test_too_many_requests_of_a_tenant_are_refused(now):
         waiting.append(asyncio.create_task(passed(gates, now, 0, "b")))
         await asyncio.sleep(0)
     await asyncio.gather(*waiting)
+
+
+@in_loop
+async def test_a_tenant_with_few_requests_in_the_queue_does_not_wait_for_those_of_a_flood(now):
+    limits = GatewayLimits()
+    worker = Worker(Gate(lambda pool, model: 8, limits), now)
+    for _ in range(20):
+        await worker.ask(left_s=1000, tenant="a")
+    for _ in range(limits.min_of_tenant + 2):
+        await worker.ask(left_s=1000, tenant="b")
+    assert len(worker._computed) == 8 + limits.min_of_tenant
+    for number in range(8):
+        await worker.ask(left_s=1000, tenant=f"c{number}")
+    assert len(worker._computed) == 2 * 8
+    await worker.end()
+    assert worker._gates._lines == {}
 
 
 @in_loop

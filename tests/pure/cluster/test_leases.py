@@ -32,22 +32,11 @@ def settled(workers: list[Health], leases: list[Lease], now: float = 1.0, homes=
     raise AssertionError("the workers do not settle")
 
 
-def test_a_lease_gets_as_many_workers_as_it_asks_for():
-    pools = settled([worker(name) for name in "abcde"], [lease(gpus={"l4": 3})])
-    assert Counter(pools.values()) == {"eval": 3, HOME: 2}
-
-
 def test_a_pool_keeps_its_last_worker():
     assert settled([worker("a"), worker("b")], [lease(gpus={"l4": 5})]) == {"a": HOME, "b": "eval"}
     assert settled([worker("a")], [lease()]) == {"a": HOME}
     # one that is not ready does not count
     assert settled([worker("a", is_ready=False), worker("b")], [lease()])["b"] == HOME
-
-
-def test_a_lease_takes_no_worker_of_another_kind_or_of_another_pool():
-    workers = [worker("a"), worker("b"), worker("c", profile="h100"), worker("d", "other"), worker("e", "other")]
-    pools = settled(workers, [lease(gpus={"h100": 4})])
-    assert pools == {"a": HOME, "b": HOME, "c": "eval", "d": "other", "e": "other"}
 
 
 def test_caps_have_precedence_over_the_number_that_is_needed():

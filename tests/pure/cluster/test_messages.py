@@ -160,16 +160,6 @@ def test_an_answer_with_a_long_text_keeps_to_the_size_of_a_message(character):
     assert Answer.read(written[0])[0].text == character * MAX_TEXT
 
 
-# --- work
-
-
-def test_a_death_counts_and_changes_nothing_else():
-    work = Work("g", 7, 5.0, "m", payload="p")
-    again = work.after_death()
-    assert (work.num_deaths, again.num_deaths, again.after_death().num_deaths) == (0, 1, 2)
-    assert {**asdict(again), "num_deaths": 0} == asdict(work)
-
-
 # --- parameters of a serialized request
 
 

@@ -4,9 +4,10 @@ import asyncio
 from contextlib import ExitStack
 
 import pytest
+from nats.errors import OutboundBufferLimitError
 
 from sie_triton.cluster.limits import SidecarLimits
-from sie_triton.cluster.sidecar.deliveries import FILE, PLACE_BYTES, Receipts
+from sie_triton.cluster.sidecar.deliveries import FILE, PLACE_BYTES, Receipts, give_back
 from tests.support.queues import Queue
 
 
@@ -34,6 +35,19 @@ def test_only_what_is_still_this_workers_is_given_back(tmp_path, ago_s, is_given
         second.left_at -= ago_s
         asyncio.run(second.give_back(queue, SidecarLimits()))  # type: ignore[arg-type]
     assert queue.published == [(receipt(1), b"-NAK")] * is_given_back
+
+
+def test_a_receipt_that_cannot_be_sent_holds_up_no_other_one():
+    sent = []
+
+    class Client:
+        async def publish(self, subject: str, data: bytes) -> None:
+            if subject == receipt(2):
+                raise OutboundBufferLimitError
+            sent.append(subject)
+
+    asyncio.run(give_back(Client(), [receipt(1), receipt(2), receipt(3)]))  # type: ignore[arg-type]
+    assert sent == [receipt(1), receipt(3)]
 
 
 def test_places_are_used_again_and_too_many_receipts_are_not_kept(tmp_path):

@@ -70,14 +70,3 @@ def test_two_pools_share_neither_stream_nor_subject(one, other):
     ]
     assert [len(each) for each in made] == [9, 9]
     assert one == other or not made[0] & made[1]
-
-
-def test_the_heartbeats_of_gateways_are_no_workers():
-    assert subjects.gateway_health("g") != subjects.worker_health("default", "g")
-    assert not fnmatch.fnmatchcase(subjects.gateway_health("g"), subjects.ALL_WORKERS)
-
-
-@pytest.mark.parametrize("subject", [subjects.work, subjects.dead])
-def test_a_subject_with_a_model_checks_it(subject):
-    with pytest.raises(InputError):
-        subject("default", "m.>")
