@@ -55,8 +55,7 @@ class Piece:
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
     request, pieces = request_of(options), [Piece(row) for row in rows]
     policy = str(options.get(OVERLAP_POLICY.name, ""))
-    structures = request.schema.structures if request.schema else ()
-    tasks = np.cumsum([bool(each.fields) for each in structures], dtype=np.int64).tolist()
+    tasks = np.cumsum([bool(each.fields) for each in request.structures], dtype=np.int64).tolist()
     first = (tasks[-1] if tasks else 0) + 1
     classes, by_task = _classes(request.tasks, pieces, least_score(options))
     data = _Data(pieces, tasks, policy).of(request) if request.schema else {}

@@ -49,8 +49,7 @@ class PromptPart:
 def question_of(request: ExtractionRequest, labels: Sequence[Label]) -> PromptPart:
     """Write structures, entities, relations and classes; the result has no labels if the request is empty."""
     question = PromptPart()
-    structures = request.schema.structures if request.schema else ()
-    for structure in structures:
+    for structure in request.structures:
         if structure.fields:
             fields = [Label(each.name, each.description) for each in structure.fields]
             question.ask(INSTANCES, OF_STRUCTURE, described(structure.name, fields), fields)
@@ -64,7 +63,7 @@ def question_of(request: ExtractionRequest, labels: Sequence[Label]) -> PromptPa
         question.ask(role, OF_TASK, described(task.name, task.labels), task.labels)
     if question.roles:
         question.written.append(TEXT)
-        _write_choices(question, structures)
+        _write_choices(question, request.structures)
     return question
 
 

@@ -11,7 +11,7 @@ from sie_triton.contract.transforms.overlap import POLICIES
 from sie_triton.errors import InputError
 from sie_triton.models.families.gliner2 import output_schema
 from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of, only, threshold_of
-from sie_triton.models.families.gliner2.output_schema import Schema, read_schema
+from sie_triton.models.families.gliner2.output_schema import Schema, Structure, read_schema
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
 OVERLAP_POLICY = Parameter(
@@ -60,6 +60,10 @@ class ExtractionRequest:
     schema: Schema | None = None
     relations: tuple[Label, ...] = ()
     tasks: tuple[ClassificationTask, ...] = ()
+
+    @property
+    def structures(self) -> tuple[Structure, ...]:
+        return self.schema.structures if self.schema else ()
 
 
 def request_of(options: Mapping[str, ParameterValue]) -> ExtractionRequest:

@@ -11,7 +11,7 @@ from sie_triton.contract import Batch, Label, ParameterValue, Rows
 from sie_triton.contract.arrays import Floats, Ints, item_lengths
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import Engine
-from sie_triton.models.families.gliner2.output_schema import Leaf, Record, Structure
+from sie_triton.models.families.gliner2.output_schema import Leaf, Record
 from sie_triton.models.families.gliner2.request import OVERLAP_POLICY, ExtractionRequest, request_of
 from sie_triton.models.families.gliner2.tensors import CHOICE, CLASS_SCORES, PLACE_SCORES, PLACES
 from sie_triton.models.families.gliner2.words import word_spans
@@ -63,10 +63,14 @@ class Gliner2LibraryAdapter(GlinerLibraryAdapter):
 def _schema(model: Any, labels: Sequence[Label], request: ExtractionRequest) -> Any:
     """Return the request as the library has it."""
     schema = model.create_schema()
-    for number, structure in enumerate(request.schema.structures if request.schema else ()):
+    leaves = _leaves(request.schema.record) if request.schema else ()
+    lists = {(leaf.structure, leaf.field) for leaf in leaves if leaf.is_list}
+    for number, structure in enumerate(request.structures):
         if structure.fields:
-            lists = _lists(request.schema.record, number) if request.schema else frozenset()
-            _add_structure(schema, structure, lists)
+            builder = schema.structure(structure.name)
+            for place, (name, description, choices) in enumerate(structure.fields):
+                kind = "list" if (number, place) in lists else "str"
+                builder.field(name, dtype=kind, choices=list(choices) or None, description=description or None)
     if labels:
         schema.entities({label.name: _told(label) for label in labels})
     if request.relations:
@@ -84,25 +88,9 @@ def _told(label: Label) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value not in ("", None)}
 
 
-def _add_structure(schema: Any, structure: Structure, lists: frozenset[int]) -> None:
-    builder = schema.structure(structure.name)
-    for number, field in enumerate(structure.fields):
-        kind = "list" if number in lists else "str"
-        builder.field(
-            field.name, dtype=kind, choices=list(field.choices) or None, description=field.description or None
-        )
-
-
-def _lists(record: Record, structure: int) -> frozenset[int]:
-    """Return the fields of a structure that are lists."""
-    leaves = (each for _, each in record.properties)
-    return frozenset().union(
-        *(_lists(each, structure) if isinstance(each, Record) else _list_of(each, structure) for each in leaves)
-    )
-
-
-def _list_of(leaf: Leaf, structure: int) -> frozenset[int]:
-    return frozenset([leaf.field] if leaf.structure == structure and leaf.is_list else [])
+def _leaves(record: Record) -> Iterator[Leaf]:
+    for _, each in record.properties:
+        yield from [each] if isinstance(each, Leaf) else _leaves(each)
 
 
 def _entities(found: Mapping[str, Any], labels: Sequence[Label]) -> Iterator[Place]:
@@ -113,7 +101,7 @@ def _entities(found: Mapping[str, Any], labels: Sequence[Label]) -> Iterator[Pla
 
 
 def _structures(found: Mapping[str, Any], request: ExtractionRequest) -> Iterator[Place]:
-    structures = [each for each in (request.schema.structures if request.schema else ()) if each.fields]
+    structures = [each for each in request.structures if each.fields]
     for task, structure in enumerate(structures, 1):
         for instance, values in enumerate(found.get(structure.name) or ()):
             for number, field in enumerate(structure.fields):
@@ -127,7 +115,7 @@ def _structures(found: Mapping[str, Any], request: ExtractionRequest) -> Iterato
 
 
 def _relations(found: Mapping[str, Any], request: ExtractionRequest) -> Iterator[Place]:
-    first = 1 + sum(bool(each.fields) for each in (request.schema.structures if request.schema else ()))
+    first = 1 + sum(bool(each.fields) for each in request.structures)
     of_names = found.get(RELATIONS) or {}
     for number, label in enumerate(request.relations):
         name = f"{label.name}: {label.description}" if label.description else label.name

@@ -12,7 +12,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
 from sie_triton.models.families.gliner2 import MAX_PROMPT, Gliner2Tokenizer, tokenizer_of
-from sie_triton.models.families.gliner2.request import CLASSES, ExtractionRequest
+from sie_triton.models.families.gliner2.request import CLASSES, OUTPUT_SCHEMA, ExtractionRequest
 from sie_triton.models.families.gliner2_library import RESULTS, USUAL_WORDS
 from sie_triton.models.families.gliner_library import ASKED
 from sie_triton.models.inputs.base import Frame
@@ -22,10 +22,10 @@ from sie_triton.models.inputs.words import Pieces
 class LibraryProcessor(Gliner2Tokenizer):
     def frame(self, part: Part) -> Frame:
         request, _ = self._asked(part)
-        structures = request.schema.structures if request.schema else ()
-        names = [*RESULTS, *(each.name for each in structures), *(task.name for task in request.tasks)]
+        of_structures = [each.name for each in request.structures]
+        names = [*RESULTS, *of_structures, *(task.name for task in request.tasks)]
         if twice := next((name for name in names if names.count(name) > 1), ""):
-            where = "parameter output_schema" if names.count(twice) > 1 and structures else f"parameter {CLASSES.name}"
+            where = f"parameter {OUTPUT_SCHEMA.name if twice in of_structures else CLASSES.name}"
             raise InputError.at(where, f"{twice[:80]!r} names two results of this model; use another name")
         return super().frame(part)
 
