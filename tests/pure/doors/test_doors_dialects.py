@@ -96,6 +96,19 @@ def test_the_page_lists_the_fields_of_every_body_and_loads_nothing():
                 assert body["schema"]["properties"].keys() <= shown
 
 
+@pytest.mark.parametrize(("specs", "status"), [((OTHER, RERANKER), 200), ((OTHER, EMBEDDER, RERANKER), 424)])
+def test_info_is_of_the_model_of_the_route_without_a_name(specs, status):
+    """Or both name the same problem."""
+
+    async def ask():
+        async with client_before(Triton(*specs)) as client:
+            return await client.get("/info"), await client.post("/", json={"inputs": "a"})
+
+    info, answer = asyncio.run(ask())
+    assert (info.status_code, answer.status_code) == (status, status)
+    assert info.json()["model_id"] == "a/other" if status == 200 else info.json() == answer.json()
+
+
 def example_of(methods):
     return methods["post"]["requestBody"]["content"].get("application/json", {}).get("example")
 
