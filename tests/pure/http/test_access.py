@@ -39,7 +39,7 @@ def statuses(guard, token):
 def test_tokens_of_a_file_change_while_the_server_runs(tmp_path):
     clients, admin = tmp_path / "clients", tmp_path / "admin"
     clients.write_text("first")
-    admin.write_text("first")
+    admin.write_text("admin-first")
     settings = read_settings(auth_mode="token", auth_tokens=f"@{clients}", admin_token=f"@{admin}", data_dir=tmp_path)
     guard = Guard.of(settings, admin_token(tmp_path, settings.admin_token))
     for now, before in (("old", "new"), ("new", "old")):
