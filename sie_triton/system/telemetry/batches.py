@@ -10,7 +10,7 @@ from json import dumps, loads
 from os import fstat
 from pathlib import Path
 
-from sie_triton.system.telemetry.logs import LossyFile
+from sie_triton.system.processes.log import LossyFile
 from sie_triton.system.telemetry.options import OPTIONS
 
 # In the data directory.
