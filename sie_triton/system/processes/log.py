@@ -61,11 +61,9 @@ class Quota:
         return num_left_out
 
 
-class LossyFile(RotatingFileHandler):
-    """A bounded file that loses a line that cannot be written, for example when the disk is full."""
-
+class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        pass
+        """Count a line as lost, for example when the disk is full."""
 
 
 class Log:
@@ -132,7 +130,7 @@ class Log:
         directory = private_directory(self.path.parent)
         path = directory / self.path.name
         sizes = {"maxBytes": self._limits.max_file_bytes, "backupCount": self._limits.num_old_files}
-        self._file = LossyFile(path, **sizes, encoding="utf-8")  # type: ignore[arg-type]
+        self._file = _File(path, **sizes, encoding="utf-8")  # type: ignore[arg-type]
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         with suppress(OSError):  # the user's limit is lower
