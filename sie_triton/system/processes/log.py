@@ -12,6 +12,7 @@ import select
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from queue import Full, Queue
 from threading import Event, RLock, Thread
@@ -19,7 +20,6 @@ from time import monotonic
 
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.limits import ProcessLimits
-from sie_triton.system.telemetry.logs import LossyFile
 
 PIPE_BYTES = 1024**2
 READ_BYTES = 64 * 1024
@@ -59,6 +59,11 @@ class Quota:
         self._ends, self._num_bytes, self._num_left_out = now + self._limits.window_s, 0, 0
         self._repeats.clear()
         return num_left_out
+
+
+class _File(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Count a line as lost, for example when the disk is full."""
 
 
 class Log:
@@ -125,7 +130,7 @@ class Log:
         directory = private_directory(self.path.parent)
         path = directory / self.path.name
         sizes = {"maxBytes": self._limits.max_file_bytes, "backupCount": self._limits.num_old_files}
-        self._file = LossyFile(path, **sizes, encoding="utf-8")  # type: ignore[arg-type]
+        self._file = _File(path, **sizes, encoding="utf-8")  # type: ignore[arg-type]
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         with suppress(OSError):  # the user's limit is lower

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from json import dumps, loads
+from logging.handlers import RotatingFileHandler
 from os import fstat
 from pathlib import Path
 
-from sie_triton.system.telemetry.logs import LossyFile
 from sie_triton.system.telemetry.options import OPTIONS
 
 # In the data directory.
@@ -35,6 +35,11 @@ class BatchDetail:
     duration_ms: float
 
 
+class _File(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Lose a line, for example when the disk is full."""
+
+
 class BatchLog:
     """Writes the file of one model, if SIE_INSTRUMENTATION is on. One thread at a time calls `add`.
 
@@ -48,7 +53,7 @@ class BatchLog:
         if is_on:
             path = data_dir / DIRECTORY / f"{model}{SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = LossyFile(path, maxBytes=max_bytes, backupCount=1, encoding="utf-8")
+            self._file = _File(path, maxBytes=max_bytes, backupCount=1, encoding="utf-8")
 
     def add(self, detail: BatchDetail) -> None:
         self._file.emit(logging.makeLogRecord({"msg": dumps(asdict(detail))}))

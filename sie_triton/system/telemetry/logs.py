@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -88,13 +87,6 @@ class WarningLimit(logging.Filter):
         if is_over and count > self._most:
             record.msg, record.args = f"{record.getMessage()} ({count - self._most} such lines were left out)", None
         return is_over or count < self._most
-
-
-class LossyFile(RotatingFileHandler):
-    """A bounded file that loses a line that cannot be written, for example when the disk is full."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        pass
 
 
 def configure(options: Telemetry = OPTIONS, level: int = logging.INFO) -> None:

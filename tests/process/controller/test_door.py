@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.cli import cli
-from sie_triton.controller import api
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
@@ -21,7 +20,7 @@ from sie_triton.records.change import CONFLICT, UNKNOWN, WRONG, ChangeOutcome, C
 from sie_triton.records.known_file import FORWARDED, write_known
 from sie_triton.records.serving_file import Served, Serving
 from sie_triton.records.status import RESIDENT
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import Settings
 from tests.support.controller import admin, stage, status_of, wait_for
 
 LONG_NAME = "org__" + "a-very-long-name-of-a-model-" * 3 + "end"
@@ -83,34 +82,6 @@ def test_our_own_commands_have_a_token_for_questions(door, monkeypatch, tmp_path
     assert ask(elsewhere.model_copy(update={"auth_tokens": "first"}), "/v1/models")["models"] == []
     reader = Settings(auth_mode="token", auth_tokens="first", controller_port=door.controller_port)
     assert asyncio.run(TritonBackend(reader).states()).memory
-
-
-def test_tokens_of_a_file_change_while_the_controller_runs(controller, tmp_path):
-    clients, admin = tmp_path / "clients", tmp_path / "admin"
-    clients.write_text("old")
-    admin.write_text("admin-old")
-    settings = read_settings(auth_mode="token", auth_tokens=f"@{clients}", admin_token=f"@{admin}", data_dir=tmp_path)
-    app = api.application(controller, settings, admin_token(tmp_path, settings.admin_token))
-    for now, before in (("old", "new"), ("new", "old")):
-        clients.write_text(now)
-        admin.write_text(f"admin-{now}")
-        accepted = {each: asyncio.run(statuses(app, each)) for each in (now, before, f"admin-{now}", f"admin-{before}")}
-        assert accepted == {
-            now: (200, 401),
-            before: (401, 401),
-            f"admin-{now}": (200, 404),
-            f"admin-{before}": (401,) * 2,
-        }
-        assert find_token(tmp_path, settings.admin_token) == f"admin-{now}"
-
-
-async def statuses(app, token):
-    """Return the statuses of a read, and of a change of a model that is not served."""
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://localhost", headers=headers
-    ) as at:
-        return (await at.get("/v1/models")).status_code, (await at.post("/v1/models/m/load")).status_code
 
 
 @pytest.mark.parametrize("door", [("first",)], indirect=True)
