@@ -1,6 +1,7 @@
 """Command line: `sie-triton serve | render | models | lora | env | encode | score | extract | eval` and others."""
 
 import sys
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,8 @@ import click
 from sie_triton.cli.cache import cache
 from sie_triton.cli.cluster import cluster, config_service, gateway, sidecar
 from sie_triton.cli.config import config
-from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
 from sie_triton.cli.evals import evaluate
-from sie_triton.cli.extract import extract
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import (
@@ -27,7 +26,6 @@ from sie_triton.cli.options import (
     settings_options,
     warn_of_unknown_variables,
 )
-from sie_triton.cli.score import score
 from sie_triton.cli.top import top
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.models.weights.local_cache import use_local_cache
@@ -55,7 +53,24 @@ RENDER_SETTINGS = (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+# Commands that are imported when they are called: the client that they need takes as long to import as all others.
+OF_CLIENT = ("encode", "score", "extract")
+
+
+class Commands(click.Group):
+    """The commands, those OF_CLIENT among them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *OF_CLIENT])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in OF_CLIENT:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = getattr(import_module(f"sie_triton.cli.{cmd_name}"), cmd_name)
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="sie-triton")
 def cli() -> None:
     """Encode, score and extract with NVIDIA Triton: many models on few devices.
@@ -228,9 +243,6 @@ cli.add_command(sidecar)
 cli.add_command(config_service)
 cli.add_command(cluster)
 cli.add_command(config)
-cli.add_command(encode)
-cli.add_command(score)
-cli.add_command(extract)
 cli.add_command(top)
 cli.add_command(evaluate, name="eval")
 

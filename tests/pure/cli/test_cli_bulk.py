@@ -5,6 +5,7 @@ import json
 from dataclasses import fields
 from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -37,7 +38,7 @@ COMMANDS = pytest.mark.parametrize(
 
 def parameters_of(command):
     shared = {field.name for field in fields(BulkOptions)} | {*ADDRESS}
-    return {parameter.name for parameter in cli.commands[command].params} - shared - ARGUMENTS
+    return {parameter.name for parameter in cli.get_command(click.Context(cli), command).params} - shared - ARGUMENTS
 
 
 @COMMANDS
@@ -247,7 +248,7 @@ def test_pairs_are_shown_with_their_query(screen):
 )
 def test_results_are_for_people_in_a_terminal_without_json(monkeypatch, flags, is_tty, expected):
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: is_tty))
-    options = BulkOptions.taken_from(cli.commands["encode"].make_context("encode", ["m", *flags]).params)
+    options = BulkOptions.taken_from(encode_module.encode.make_context("encode", ["m", *flags]).params)
     assert (options.is_in_terminal, options.is_for_people) == expected
 
 
