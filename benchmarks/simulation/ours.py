@@ -36,7 +36,6 @@ class _Line:
     """Requests for one model at the gateway, and how many of them may be in the queue."""
 
     def __init__(self) -> None:
-        self.num_sent = 0
         self.turns = Turns[Request]()
         self.durations = Durations(OF_GATEWAY.max_rated, OF_GATEWAY.min_rated)
         self.limit, self.limit_at = 0, float("-inf")
@@ -80,7 +79,7 @@ class Ours:
         return victims(residents, num_bytes, now_ns=now_ns, min_residency_ns=least_ns)
 
     def demand(self) -> Demand:
-        return self._book.demand(len(self._at_gate) + sum(line.num_sent for line in self._lines.values()))
+        return self._book.demand(len(self._at_gate) + sum(line.turns.num_sent for line in self._lines.values()))
 
     # --- the gateway
 
@@ -89,11 +88,11 @@ class Ours:
             self._book.find_no_worker(request, self.arrive)
             return
         line = self._lines[request.model]
-        request.num_ahead = line.num_sent + line.turns.ahead(request.tenant)
+        request.num_ahead = line.turns.num_sent + line.turns.ahead(request.tenant)
         if line.durations.expected_s(request.num_ahead, SIZE) > request.ends_at - self._clock.now:
             self._book.end(request, Outcome.REFUSED)
             return
-        if line.num_sent < self._window(request.model, line) and not line.turns:
+        if line.turns.may_enter(request.tenant, self._window(request.model, line), OF_GATEWAY.min_of_tenant):
             self._send(request, line)
             return
         of_tenant = self._of_tenants[request.tenant]
@@ -113,7 +112,7 @@ class Ours:
             return
         if (sidecar := self._at.pop(request, None)) is not None:
             sidecar.withdraw(request)
-        line.num_sent -= 1
+        line.turns.leave(request.tenant)
         self._let_in(request.model, line)
 
     def _window(self, model: str, line: _Line) -> int:
@@ -133,11 +132,11 @@ class Ours:
         return self._largest_limit
 
     def _let_in(self, model: str, line: _Line) -> None:
-        while line.turns and line.num_sent < self._window(model, line):
+        while line.turns and line.turns.num_sent < self._window(model, line):
             request = line.turns.take()
             self._leave_gate(request)
             self._send(request, line)
-        if not line.turns and not line.num_sent:
+        if not line.turns and not line.turns.num_sent:
             self._lines.pop(model, None)
 
     def _took_s(self, request: Request) -> float:
@@ -149,7 +148,7 @@ class Ours:
         self._of_tenants[request.tenant] -= 1
 
     def _send(self, request: Request, line: _Line) -> None:
-        line.num_sent += 1
+        line.turns.enter(request.tenant)
         self._pass(lambda: self._enter(request))
 
     def _answer(self, request: Request) -> None:
@@ -157,7 +156,7 @@ class Ours:
             return
         self._book.end(request, Outcome.ANSWERED)
         line = self._lines[request.model]
-        line.num_sent -= 1
+        line.turns.leave(request.tenant)
         line.durations.add(request.num_ahead, SIZE, self._took_s(request))
         self._let_in(request.model, line)
 

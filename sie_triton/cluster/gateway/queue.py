@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -171,16 +170,11 @@ class Queue:
 
 
 class _Line:
-    """Requests for one model: those in the queue, by tenant, and those that wait."""
+    """Requests for one model."""
 
     def __init__(self, durations: Durations) -> None:
-        self.sent = Counter[str]()
         self.turns = Turns[tuple[str, asyncio.Future[None]]]()
         self.durations = durations
-
-    @property
-    def num_sent(self) -> int:
-        return self.sent.total()
 
 
 class Gate:
@@ -208,7 +202,7 @@ class Gate:
         """
         if (line := self._lines.get((pool, model))) is None:
             line = self._lines[pool, model] = _Line(Durations(self._limits.max_rated, self._limits.min_rated))
-        num_ahead, began = line.num_sent + line.turns.ahead(tenant), monotonic()
+        num_ahead, began = line.turns.num_sent + line.turns.ahead(tenant), monotonic()
         if (expected_s := line.durations.expected_s(num_ahead, num_bytes)) > left_s:
             raise BusyError(
                 f"the request would take {expected_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
@@ -216,8 +210,8 @@ class Gate:
             )
         is_answered = False
         try:
-            if self._may_enter(line, tenant, self._window(pool, model)):
-                line.sent[tenant] += 1
+            if line.turns.may_enter(tenant, self._window(pool, model), self._limits.min_of_tenant):
+                line.turns.enter(tenant)
             else:
                 await self._wait(pool, model, line, tenant)
             try:
@@ -229,13 +223,6 @@ class Gate:
             took_s = monotonic() - began
             if is_answered or took_s >= left_s:  # else it was refused, or its client did not wait
                 line.durations.add(num_ahead, num_bytes, took_s)
-
-    def _may_enter(self, line: _Line, tenant: str, window: int) -> bool:
-        """Return True if a request need not wait for its turn: a flood of others leaves the queue in bursts."""
-        own, all_sent = line.sent[tenant], line.num_sent
-        if own < self._limits.min_of_tenant and own < all_sent and not line.turns.has(tenant):
-            return all_sent < 2 * window
-        return not line.turns and all_sent < window
 
     def waiting(self) -> dict[tuple[str, str], int]:
         """Return the number of requests that wait here, by pool and model."""
@@ -269,17 +256,15 @@ class Gate:
                 del self._of_tenants[tenant]
 
     def _leave(self, pool: str, model: str, line: _Line, tenant: str) -> None:
-        line.sent[tenant] -= 1
-        if not line.sent[tenant]:
-            del line.sent[tenant]
+        line.turns.leave(tenant)
         self._let_in(pool, model, line)
 
     def _let_in(self, pool: str, model: str, line: _Line) -> None:
         limit = self._window(pool, model) if line.turns else 0
-        while line.turns and line.num_sent < limit:
+        while line.turns and line.turns.num_sent < limit:
             tenant, turn = line.turns.take()
             if not turn.done():
-                line.sent[tenant] += 1
+                line.turns.enter(tenant)
                 turn.set_result(None)
-        if not line.turns and not line.num_sent:
+        if not line.turns and not line.turns.num_sent:
             self._lines.pop((pool, model), None)

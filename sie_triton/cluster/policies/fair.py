@@ -1,6 +1,6 @@
 """Turns of tenants: one that sends much waits for itself, not before the others."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class Turns(Generic[Item]):
-    """A line for each tenant; the lines are served in turns, each in its order.
+    """A line for each tenant, before a queue; the lines are served in turns, each in its order.
 
     >>> turns = Turns[str]()
     >>> for name in ("a1", "a2", "a3"): turns.add("a", name)
@@ -21,12 +21,36 @@ class Turns(Generic[Item]):
     def __init__(self) -> None:
         self._lines: dict[str, deque[Item]] = {}
         self._num = 0
+        self._sent = Counter[str]()  # requests in the queue, by tenant
+        self.num_sent = 0
 
     def __len__(self) -> int:
         return self._num
 
-    def has(self, tenant: str) -> bool:
-        return tenant in self._lines
+    def may_enter(self, tenant: str, window: int, min_of_tenant: int) -> bool:
+        """Return whether the next item of a tenant may go into the queue now, which takes `window` items.
+
+        A tenant with few there waits for no others, up to twice as many in all: a flood leaves the queue in bursts.
+
+        >>> turns = Turns[str]()
+        >>> for _ in range(4): turns.enter("a")
+        >>> [turns.may_enter("a", 4, 2), turns.may_enter("b", 4, 2), turns.may_enter("b", 2, 2)]
+        [False, True, False]
+        """
+        own = self._sent[tenant]
+        if own < min_of_tenant and own < self.num_sent and tenant not in self._lines:
+            return self.num_sent < 2 * window
+        return not self._num and self.num_sent < window
+
+    def enter(self, tenant: str) -> None:
+        self.num_sent += 1
+        self._sent[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        self.num_sent -= 1
+        self._sent[tenant] -= 1
+        if not self._sent[tenant]:
+            del self._sent[tenant]
 
     def add(self, tenant: str, item: Item) -> None:
         self._lines.setdefault(tenant, deque()).append(item)

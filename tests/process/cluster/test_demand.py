@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from nats.js.api import PubAck
 
+from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pools import POOL, PROFILE, Pools
@@ -103,19 +103,20 @@ async def test_refused_requests_are_counted(cluster):
     assert metrics.REJECTED.labels("default")._value.get() == before + refused
 
 
-@in_cluster()
+@in_cluster(confirm_s=0.1)
 async def test_requests_that_the_queue_does_not_confirm_are_counted(cluster, monkeypatch):
     """As on a full disk: what is sent is neither stored nor refused."""
     queue, _, _ = await cluster.pair()
     before = metrics.UNSTORED.labels("default")._value.get()
-    publish, failures = queue._js.publish, [TimeoutError(), TimeoutError()]
+    publish, to_lose = queue._nats.publish, ["the first", "the second"]
 
-    async def unconfirmed(*args: object, **options: object) -> PubAck:
-        if failures:
-            raise failures.pop()
-        return await publish(*args, **options)
+    async def unconfirmed(subject: str, *args: object, **options: object) -> None:
+        if to_lose and subject == subjects.work("default", MODEL):
+            to_lose.pop()
+        else:
+            await publish(subject, *args, **options)
 
-    monkeypatch.setattr(queue._js, "publish", unconfirmed)
+    monkeypatch.setattr(queue._nats, "publish", unconfirmed)
     answer, _ = await queue.submit("default", MODEL, request("a"), 20)
     assert answer.status == 0
     assert metrics.UNSTORED.labels("default")._value.get() == before + 2
