@@ -3,6 +3,7 @@
 import asyncio
 import json
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -114,6 +115,14 @@ def test_client(client, expected):
 def test_a_single_item_gives_a_single_result(client, expected):
     for item in (TEXTS[0], Item(text=TEXTS[0]), {"text": TEXTS[0]}):
         assert_parity(client.encode(MINILM, item)["dense"][None], expected[:1])
+
+
+def test_each_answer_has_its_own_counts(client):
+    """Answers share tensors of a few bytes."""
+    expected = [("a", (3, False)), ("a b", (4, False)), ("a b c", (5, False)), ("a " * 300, (256, True))] * 20
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda each: client.encode(MINILM, each[0]), expected))
+    assert [(each["token_count"], each.get("truncated", False)) for each in found] == [each for _, each in expected]
 
 
 def test_client_lists_models(client):

@@ -14,14 +14,6 @@ def wants_copy(
 
     Since `crowded_since_ns` the queue is longer than the passes that run; the latest copy computes since `joined_ns`,
     and one was taken or failed at `left_ns`.
-
-    >>> second = 1_000_000_000
-    >>> [wants_copy(now * second, crowded_since_ns=10 * second) for now in (12, 13)]
-    [False, True]
-    >>> [wants_copy(now * second, crowded_since_ns=10 * second, joined_ns=20 * second) for now in (22, 23)]
-    [False, True]
-    >>> [wants_copy(now * second, crowded_since_ns=10 * second, left_ns=20 * second) for now in (49, 50)]
-    [False, True]
     """
     if not crowded_since_ns or (left_ns and now_ns - left_ns < limits.again_s * 1e9):
         return False
@@ -29,9 +21,5 @@ def wants_copy(
 
 
 def is_idle(now_ns: int, *, last_pass_ns: int, num_passes: int, limits: CopyLimits = CopyLimits()) -> bool:
-    """Return whether a copy has been without a pass for `idle_s`, after which it ends; `num_passes` run now.
-
-    >>> [is_idle(now * 1_000_000_000, last_pass_ns=0, num_passes=0) for now in (59, 60)]
-    [False, True]
-    """
+    """Return whether a copy has been without a pass for `idle_s`, after which it ends; `num_passes` run now."""
     return not num_passes and now_ns - last_pass_ns >= limits.idle_s * 1e9

@@ -8,7 +8,7 @@ Triton's queue. A request that costs more than all lanes take at once is bulk, a
 
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -104,8 +104,7 @@ class Inference(ColdStage[WorkerHandle]):
         if later := [job for job in jobs if not job.is_done]:
             for job in later:
                 job.defer()
-            self._submit_bulk(later)
-            self._scheduler.submit(items_of(job for job in later if not job.is_bulk))
+            self._submit(later, self._scheduler.submit)
 
     def _read(self, worker: WorkerHandle, request: OpenRequest, now_ns: int) -> InferenceJob | None:
         """Read a request; answer it with its error, and return None, if it is invalid or too late."""
@@ -150,19 +149,15 @@ class Inference(ColdStage[WorkerHandle]):
 
     def _submit_late(self, jobs: Sequence[InferenceJob]) -> None:
         """Submit jobs that have waited for their adapters."""
-        self._submit_bulk(jobs)
-        self._scheduler.submit_late(items_of(job for job in jobs if not job.is_bulk))
+        self._submit(jobs, self._scheduler.submit_late)
 
-    def _submit_bulk(self, jobs: Sequence[InferenceJob]) -> None:
+    def _submit(self, jobs: Sequence[InferenceJob], submit_others: Callable[[Batched], None]) -> None:
+        """Submit jobs to the lanes: bulk ones cut into sub-batches, the others together."""
         for job in jobs:
             if job.is_bulk:
-                self._scheduler.submit_bulk(self._sub_batches([job]))
-
-    def _sub_batches(self, jobs: Sequence[InferenceJob]) -> list[Batched]:
-        items = items_of(jobs)
-        costs = list(map(cost, items))
-        budget = balanced(costs, self._scheduler.lane_budget, self._scheduler.num_shares)
-        return [[items[i] for i in batch] for batch in plan(costs, budget)]
+                budget = balanced(job.costs, self._scheduler.lane_budget, self._scheduler.num_shares)
+                self._scheduler.submit_bulk([[(job, item) for item in batch] for batch in plan(job.costs, budget)])
+        submit_others(items_of(job for job in jobs if not job.is_bulk))
 
     def _set_budget(self, cost: int) -> None:
         """Set the cost that may run at once, in all lanes together."""
@@ -182,7 +177,10 @@ class Inference(ColdStage[WorkerHandle]):
             elif items:
                 self._attempt(items, threads, self.limits.num_halvings)
         except BaseException as exc:
-            self._spoil(sub_batch, exc)
+            self.fault()
+            answer = told(self.name, exc)
+            for job, _ in sub_batch:
+                self._fail_job(job, answer)
 
     def _run_with(self, loras: Collection[str], items: Batched, threads: int) -> None:
         """Run `items`, those of each LoRA adapter side by side. Fail those whose adapter the worker does not hold."""
@@ -194,13 +192,6 @@ class Inference(ColdStage[WorkerHandle]):
             if ready:
                 by_lora = sorted(ready, key=lambda each: each[0].lora)
                 self._attempt(by_lora, threads, self.limits.num_halvings)
-
-    def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
-        """Fail the jobs of a sub-batch after an error outside the forward pass."""
-        self.fault()
-        answer = told(self.name, error)
-        for job, _ in sub_batch:
-            self._fail_job(job, answer)
 
     def _fail_job(self, job: InferenceJob, error: SIEError) -> None:
         """Answer a job with `error`, unless it has failed before."""

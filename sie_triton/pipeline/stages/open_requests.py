@@ -98,7 +98,7 @@ class OpenRequests:
     ) -> None:
         self.loading: str | None = None
         self._status, self._find, self.failed, self._limits = status, calls.find, failed, limits
-        self._leaving = DrainTimeout(status.is_awaited, limits.drain_timeout_s)
+        self._awaited_since: float | None = None
         self._look_at = 0.0
         self._changed = Condition()
         self._deferred: dict[int, OpenRequest] = {}
@@ -204,11 +204,19 @@ class OpenRequests:
                 self._end_overdue()
 
     def _end_overdue(self) -> None:
-        if (error := self._leaving.overdue()) is not None:
-            with self._changed:
-                requests = [*self._deferred.values()]
-            for request in requests:
-                self.answer(request, error, is_expired=True)
+        """Fail all requests once another process has waited for this one's memory for `drain_timeout_s` on end."""
+        if not self._status.is_awaited():
+            self._awaited_since = None
+            return
+        now, timeout_s = monotonic(), self._limits.drain_timeout_s
+        self._awaited_since = now if self._awaited_since is None else self._awaited_since
+        if now - self._awaited_since < timeout_s:
+            return
+        problem = f"the model was changed or evicted, and this request was not done within {timeout_s:g} s; retry"
+        with self._changed:
+            requests = [*self._deferred.values()]
+        for request in requests:
+            self.answer(request, BusyError(problem), is_expired=True)
 
     def _wait_for_expired(self) -> list[int]:
         """Return the keys whose deadline has passed; none when it is time to poll the calls, and after `close`."""
@@ -239,25 +247,3 @@ class OpenRequests:
     def _revoked(self) -> list[OpenRequest]:
         with self._changed:
             return [each for each in self._deferred.values() if each.call is not None and each.call.is_revoked()]
-
-
-class DrainTimeout:
-    """Measures how long `is_awaited()` has been true without a break. One thread calls it."""
-
-    def __init__(
-        self, is_awaited: Callable[[], bool], timeout_s: float, clock: Callable[[], float] = monotonic
-    ) -> None:
-        self._is_awaited, self._timeout_s, self._clock = is_awaited, timeout_s, clock
-        self._since: float | None = None
-
-    def overdue(self) -> BusyError | None:
-        """Return the error for the remaining requests, or None before the timeout."""
-        if not self._is_awaited():
-            self._since = None
-            return None
-        self._since = self._clock() if self._since is None else self._since
-        if self._clock() - self._since < self._timeout_s:
-            return None
-        return BusyError(
-            f"the model was changed or evicted, and this request was not done within {self._timeout_s:g} s; retry"
-        )

@@ -184,10 +184,6 @@ class Preprocess(ColdStage[Processor]):
         except BusyError as exc:  # there is no thread for it
             self._fail([request], exc)
 
-    def _tokenize(self, processor: Processor, reading: ReadRequest) -> None:
-        for strand in self._tokenization(processor, reading).strands(self._num_bulk):
-            self._bulk.submit(strand, partial(self._give_up, reading.request))
-
     def _split(self, processor: Processor, reading: ReadRequest, chunking: Chunking) -> Iterator[None]:
         """Split the texts of a request, one at each step, then tokenize their chunks like items, or the whole texts."""
         (framed,), context = reading.parts, reading.context
@@ -285,7 +281,8 @@ class Preprocess(ColdStage[Processor]):
             return self._blame(processor, reading, exc)
         return self._outputs_of(reading, features)
 
-    def _tokenization(self, processor: Processor, reading: ReadRequest) -> Tokenization:
+    def _tokenize(self, processor: Processor, reading: ReadRequest) -> None:
+        """Make the features of a bulk request on several threads."""
         request = reading.request
 
         def encode(parts: RequestParts) -> Features:
@@ -298,7 +295,9 @@ class Preprocess(ColdStage[Processor]):
         def done(features: Features) -> None:
             request.answer(self._outputs_of(reading, features))
 
-        return Tokenization(reading.parts, encode, request.end_if_unwanted, done, self._slots)
+        tokenization = Tokenization(reading.parts, encode, request.end_if_unwanted, done, self._slots)
+        for strand in tokenization.strands(self._num_bulk):
+            self._bulk.submit(strand, partial(self._give_up, request))
 
     def _give_up(self, request: OpenRequest, error: BaseException) -> None:
         request.answer(told(self.name, error))

@@ -9,9 +9,9 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Thread
 from time import monotonic_ns
@@ -41,6 +41,9 @@ from sie_triton.system.telemetry.spans import spans
 log = logging.getLogger(__name__)
 
 ROOM = AnswerRoom()
+
+# An integer, or a few flags.
+TINY_BYTES = 4
 
 
 class TritonRequest:
@@ -203,19 +206,37 @@ def _load_if_resident(stage: ColdStage[Any], spec: ModelSpec, parameters: Mappin
 def _response_or_error(answer: Outputs | SIEError) -> Any:
     """Convert an answer, or return an error response if that fails: `execute` must return responses only."""
     try:
-        return _response(answer)
+        return _response(answer, _shared_tensor)
     except Exception:
         log.exception("an answer could not be converted into a response")
         return _response(ModelError("the response could not be sent; tritonserver.log has the details"))
 
 
-def _response(answer: Outputs | SIEError) -> Any:
+def _new_tensor(name: str, array: npt.NDArray[Any]) -> Any:
+    return pb_utils.Tensor(name, array[None])
+
+
+def _shared_tensor(name: str, array: npt.NDArray[Any]) -> Any:
+    """Return a tensor that answers share if it is tiny, as empty outputs are. Only the thread in `execute` calls this.
+
+    It stays in shared memory, out of which Triton copies it; to put it there would take longest.
+    """
+    if array.nbytes > TINY_BYTES:
+        return _new_tensor(name, array)
+    return _tiny_tensor(name, array.dtype.char, array.shape, array.tobytes())
+
+
+@lru_cache(1024)
+def _tiny_tensor(name: str, dtype: str, shape: Sequence[int], content: bytes) -> Any:
+    return _new_tensor(name, np.ndarray(shape, dtype, content))
+
+
+def _response(answer: Outputs | SIEError, tensor: Callable[[str, npt.NDArray[Any]], Any] = _new_tensor) -> Any:
     if isinstance(answer, SIEError):
         # Triton adds TritonError to pb_utils after this module was imported.
         error = pb_utils.TritonError(with_prefix(answer), getattr(pb_utils.TritonError, answer.code))
         return pb_utils.InferenceResponse(error=error)
-    tensors = [pb_utils.Tensor(name, np.ascontiguousarray(array[None])) for name, array in answer.items()]
-    return pb_utils.InferenceResponse(output_tensors=tensors)
+    return pb_utils.InferenceResponse(output_tensors=[tensor(*output) for output in answer.items()])
 
 
 def _status_directory(spec: ModelSpec) -> Path:

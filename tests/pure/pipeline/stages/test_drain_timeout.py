@@ -5,30 +5,33 @@ import pytest
 from sie_triton.errors import BusyError
 from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER
-from sie_triton.pipeline.stages.open_requests import DrainTimeout, OpenRequest
+from sie_triton.pipeline.stages import open_requests as module
+from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.clocks import Clock
 from tests.support.controller import wait_for
 from tests.support.stages import Counts, FakeRequest, open_requests
 
-DRAIN_S = 60.0
 
-
-def test_only_time_while_the_memory_is_awaited_counts():
-    clock, awaited = Clock(), [True]
-    draining = DrainTimeout(lambda: awaited[0], DRAIN_S, clock)
-    assert draining.overdue() is None
-    clock.now += DRAIN_S - 1
-    assert draining.overdue() is None
-    awaited[0] = False
-    clock.now += 2
-    assert draining.overdue() is None
-    awaited[0] = True
-    assert draining.overdue() is None
-    clock.now += DRAIN_S
-    assert isinstance(draining.overdue(), BusyError)
-    assert "retry" in str(draining.overdue())
+def test_only_time_while_the_memory_is_awaited_counts(monkeypatch):
+    clock, counts = Clock(), Counts()
+    monkeypatch.setattr(module, "monotonic", clock)
+    requests = open_requests(counts, limits=StageLimits(drain_timeout_s=60.0))
+    request = OpenRequest(FakeRequest(), requests)
+    request.defer(NEVER)
+    for awaits, seconds, is_open in (
+        (True, 0, True),
+        (True, 59, True),
+        (False, 2, True),
+        (True, 0, True),
+        (True, 60, False),
+    ):
+        counts.awaits = awaits
+        clock.now += seconds
+        requests._end_overdue()
+        assert request.is_open == is_open
+    requests.close()
 
 
 def test_remaining_requests_get_an_error_even_without_a_deadline():

@@ -4,6 +4,7 @@ import importlib
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sie_triton.errors import InputError
@@ -25,3 +26,19 @@ def test_text_of_the_client_that_is_not_utf_8_is_refused(triton, field, getter):
     with pytest.raises(InputError, match=f"{field}: cannot be read; send UTF-8 text") as caught:
         getattr(request, field)
     assert caught.value.field == field
+
+
+def test_answers_share_only_equal_tensors_of_a_few_bytes(triton):
+    triton.pb_utils.Tensor = lambda name, array: SimpleNamespace(name=name, array=array)
+
+    def made(name, values, dtype):
+        tensor = triton._shared_tensor(name, np.array(values, dtype))
+        assert (tensor.name, tensor.array.dtype, tensor.array.tolist()) == (name, dtype, [values])
+        return tensor
+
+    given = [("count", [3], np.int32), ("count", [4], np.int32), ("more", [3], np.int32), ("cut", [True, False], bool)]
+    given += [("count", [], np.int32), ("vectors", [], np.float32), ("texts", [], object)]
+    tensors = [made(*each) for each in given]
+    assert [made(*each) for each in given] == tensors
+    assert len(set(map(id, tensors))) == len(tensors)
+    assert made("count", [3, 4], np.int32) is not made("count", [3, 4], np.int32)
