@@ -11,7 +11,8 @@ from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
-from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, heads, relations
+from sie_triton.models.families.gliner import heads
+from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relations
 from sie_triton.models.weights.locate import loadable
 from tests.support.extraction import Extractor
 from tests.support.gliners import TEXTS
