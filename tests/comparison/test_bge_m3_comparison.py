@@ -12,15 +12,17 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 from benchmarks.texts import texts
-from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract import ENCODE_OUTPUTS, Batch, Ragged
 from sie_triton.contract.spec import Runtime
+from sie_triton.contract.tensors import PROMPT_TOKENS
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import recognise
 from sie_triton.models.catalog.select import recognised_by
-from sie_triton.models.families import family, load_processor
+from sie_triton.models.families import family
 from sie_triton.models.weights import loadable
-from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
+from tests.support.items import Recognised
+from tests.support.loading import load_adapter
 from tests.support.models import save_bge_m3
 
 TEXTS = ["", "a", "the cat and the 🐈 and the cat", *texts(12, seed=3), " ".join(["many words"] * 400)]
@@ -28,19 +30,13 @@ OUTPUTS = ("dense", "sparse", "multivector")
 DIM = 48
 
 
-class Ours:
+class Ours(Recognised):
     def __init__(self, directory: Path, **runtime) -> None:
-        config = recognise(directory, "m", {"weights_path": str(directory)})
-        self.spec = config.resolve(Runtime(device="cpu", max_sub_batch_cost=2048, **runtime))
-        self.adapter = load_adapter(self.spec, directory)
-        directory = with_tokenizers(self.spec, directory)
-        self.tokenizer = load_processor(self.spec, directory)
+        super().__init__(directory, runtime=Runtime(device="cpu", max_sub_batch_cost=2048, **runtime))
 
     def rows(self, items, *outputs):
-        tokens = Tokens.of(self.tokenizer.encode(items))
-        none = np.zeros(len(items), np.int32)
-        batch = token_batch(tokens.input_ids, tokens.lengths, none, outputs=frozenset(outputs))
-        return self.adapter.forward(batch)
+        features = {**self.processor.encode(items), PROMPT_TOKENS.name: Ragged(np.zeros(len(items), np.int32))}
+        return self.adapter.forward(Batch(features, np.zeros(len(items), np.bool_), frozenset(outputs)))
 
 
 class Formulas:

@@ -1,7 +1,5 @@
 """Scores of language models with a chat template for pairs equal those of sentence-transformers' CrossEncoder."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,11 +10,10 @@ from sentence_transformers.cross_encoder.modules.logit_score import LogitScore
 from benchmarks.texts import texts
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families import load_processor
 from sie_triton.models.families.causal_cross_encoder import ConversationTokenizer
-from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
+from tests.support.copies import update
 from tests.support.models import save_causal
-from tests.support.stages import spec
+from tests.support.scorers import Scorer
 
 QUERY = "how do vines climb, and why?"
 LONG = " ".join(["many words"] * 200)
@@ -63,24 +60,8 @@ def save(root, tokenizer, architecture="qwen3", template=FLAT, calls=GENERATING,
     return root / "model"
 
 
-class Scorer:
-    """Our adapter and tokenizer, without a server."""
-
-    def __init__(self, directory, **changes):
-        usual = {"dims": {}, "tasks": ("score",), "max_sequence_length": MAX_LENGTH}
-        self.spec = spec(family="causal_cross_encoder", **{**usual, **changes})
-        directory = with_tokenizers(self.spec, directory)
-        self.tokenizer = load_processor(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory)
-
-    def tokens(self, query, texts, instruction=None):
-        question = self.tokenizer.question(query, instruction)
-        return self.tokenizer.encode([question.around(text) for text in texts])
-
-    def __call__(self, query, texts, instruction=None):
-        tokens = Tokens.of(self.tokens(query, texts, instruction))
-        batch = token_batch(tokens.input_ids, tokens.lengths, np.zeros(len(texts), np.int32))
-        return self.adapter.forward(batch)["scores"]
+def scorer_of(directory):
+    return Scorer("causal_cross_encoder", directory, MAX_LENGTH)
 
 
 @pytest.mark.parametrize(("architecture", "template", "calls", "has_no", "activation"), MODELS)
@@ -89,7 +70,7 @@ def test_scores_are_those_of_the_library(
 ):
     directory = save(tmp_path, minilm_directory, architecture, template, calls, has_no, activation)
     assert family_in(directory)[0] == "causal_cross_encoder"
-    scorer, library = Scorer(directory), CrossEncoder(str(directory), device="cpu")
+    scorer, library = scorer_of(directory), CrossEncoder(str(directory), device="cpu")
     assert scorer.adapter.encoder.path == "packed"
     for query, instruction in ((QUERY, None), (QUERY, ""), (LONG, "Find the botanist's answer.")):
         prompt = {} if instruction is None else {"prompt": instruction}
@@ -106,16 +87,16 @@ def test_scores_are_those_of_the_library(
 
 
 def test_what_is_cut_is_said(tmp_path, minilm_directory):
-    scorer = Scorer(save(tmp_path, minilm_directory))
-    features = scorer.tokens(QUERY, ["x", LONG])
+    scorer = scorer_of(save(tmp_path, minilm_directory))
+    features = scorer.features(QUERY, ["x", LONG])
     assert features["truncated"].values.tolist() == [False, True]
     assert features["input_ids"].lengths[1] == MAX_LENGTH
 
 
 def test_an_instruction_that_leaves_no_room_is_refused(tmp_path, minilm_directory):
-    scorer = Scorer(save(tmp_path, minilm_directory, template=STRUCTURED, calls={}))
+    scorer = scorer_of(save(tmp_path, minilm_directory, template=STRUCTURED, calls={}))
     with pytest.raises(InputError, match="parameter instruction: leaves no room"):
-        scorer.tokens(QUERY, TEXTS, LONG)
+        scorer.features(QUERY, TEXTS, LONG)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +116,7 @@ def test_an_instruction_that_leaves_no_room_is_refused(tmp_path, minilm_director
     ],
 )
 def test_other_layouts_are_refused_by_name(tmp_path, minilm_directory, file, keys, reason):
-    path = save(tmp_path, minilm_directory) / file
-    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+    update(save(tmp_path, minilm_directory) / file, **keys)
     with pytest.raises(LoadError, match=reason):
         family_in(tmp_path / "model")
 
@@ -145,4 +125,4 @@ def test_a_template_without_the_roles_is_refused(tmp_path, minilm_directory):
     directory = save(tmp_path, minilm_directory)
     (directory / "chat_template.jinja").write_text("{{ messages | selectattr('role', 'eq', 'query') | list }}")
     with pytest.raises(LoadError, match="does not write messages of the role document"):
-        Scorer(directory)
+        scorer_of(directory)

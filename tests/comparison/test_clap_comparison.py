@@ -1,7 +1,6 @@
 """Vectors of sounds and texts equal those of transformers on the same weights and samples."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.clap import ClapFiles
 from sie_triton.models.inputs.audio import AudioFile
 from sie_triton.models.inputs.mel import spectrograms, starts
+from tests.support.copies import copy
 from tests.support.items import Served
 from tests.support.sounds import of_all_kinds, saved, sound, sounds
 from tests.support.towers import MEL, save_clap
@@ -39,11 +39,6 @@ def directory(request, tmp_path_factory, minilm_directory):
 def ours(directory):
     assert family_in(directory)[0] == "clap"
     return served(directory)
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
 
 
 def served(directory, **changes):
@@ -170,7 +165,7 @@ def test_spectrograms_are_those_of_the_extractor(tmp_path, settings, truncation,
 
 def test_frames_of_an_odd_number_of_samples(tmp_path, directory, ours):
     """A window has one frame less. With fusion, the library's spectrograms of long sounds would be longer."""
-    copied(directory, tmp_path, "preprocessor_config.json", fft_window_size=501)
+    copy(directory, tmp_path, "preprocessor_config.json", fft_window_size=501)
     if ours.processor._plan.is_fused:
         with pytest.raises(LoadError, match="fft_window_size 501 cannot be served with truncation fusion"):
             family_in(tmp_path)
@@ -194,30 +189,19 @@ def test_frames_of_an_odd_number_of_samples(tmp_path, directory, ours):
             {"feature_extractor_type": "WhisperFeatureExtractor"},
             "supported are ClapFeature",
         ),
-        ("config.json", {"audio_config": {"depths": 7}}, "audio_config: depths: must be a list of whole numbers"),
-        ("config.json", {"audio_config": {"patch_stride": "x"}}, "patch_stride: must be a whole number"),
-        ("config.json", {"audio_config": {"spec_size": 0}}, "spec_size: must be a whole number from 64"),
+        ("config.json", {"audio_config__depths": 7}, "audio_config: depths: must be a list of whole numbers"),
+        ("config.json", {"audio_config__patch_stride": "x"}, "patch_stride: must be a whole number"),
+        ("config.json", {"audio_config__spec_size": 0}, "spec_size: must be a whole number from 64"),
     ],
 )
 def test_files_that_cannot_be_served(tmp_path, directory, file, given, said):
-    copied(directory, tmp_path, file, **given)
+    copy(directory, tmp_path, file, **given)
     with pytest.raises(LoadError, match=said):
         family_in(tmp_path)
 
 
 def test_fusion_of_one_file_alone(tmp_path, directory, ours):
     fused = ours.processor._plan.is_fused
-    copied(directory, tmp_path, "preprocessor_config.json", truncation="rand_trunc" if fused else "fusion")
+    copy(directory, tmp_path, "preprocessor_config.json", truncation="rand_trunc" if fused else "fusion")
     with pytest.raises(LoadError, match=f"and .*audio_config has enable_fusion {fused}"):
         family_in(tmp_path)
-
-
-def copied(directory, to, file="", **given):
-    """Copy the directory, with other settings in `file`."""
-    for path in directory.iterdir():
-        (to / path.name).write_bytes(path.read_bytes())
-    if file:
-        content = json.loads((to / file).read_text())
-        for key, value in given.items():
-            content[key] = {**content[key], **value} if isinstance(value, dict) else value
-        (to / file).write_text(json.dumps(content))

@@ -1,20 +1,16 @@
 """Vectors of images and texts equal those of transformers and sentence-transformers on the same weights and files."""
 
-import io
-
 import numpy as np
 import pytest
-import torch
-import transformers
-from PIL import Image, ImageOps
 
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
 from tests.support.pictures import of_all_kinds, picture, pictures, saved
-from tests.support.towers import save_clip
+from tests.support.towers import TowersLibrary, save_clip
 
 TEXTS = ["a photo of a cat", "two dogs", "", "naïve 😀 " * 60]
 KINDS = of_all_kinds()
+Library = TowersLibrary
 
 
 @pytest.fixture(scope="module")
@@ -28,34 +24,6 @@ def directory(tmp_path_factory, minilm_directory):
 def ours(directory):
     assert family_in(directory)[0] == "clip"
     return Served("clip", directory, dims={"dense": 32})
-
-
-class Library:
-    def __init__(self, directory):
-        self.model = transformers.CLIPModel.from_pretrained(directory).eval()
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.processor = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
-
-    @torch.inference_mode()
-    def texts(self, texts):
-        inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=77, return_tensors="pt")
-        inputs.pop("token_type_ids", None)
-        return unit(self.model.get_text_features(**inputs).pooler_output)
-
-    @torch.inference_mode()
-    def images(self, files):
-        images = [ImageOps.exif_transpose(Image.open(io.BytesIO(file))) for file in files]
-        pixels = self.processor(images, return_tensors="pt")["pixel_values"]
-        return unit(self.model.get_image_features(pixel_values=pixels).pooler_output)
-
-
-def unit(vectors):
-    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
 
 
 def test_texts(ours, library):

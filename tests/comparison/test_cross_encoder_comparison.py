@@ -1,7 +1,5 @@
 """Scores of pairs equal those of sentence-transformers' CrossEncoder on the same weights."""
 
-import json
-
 import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder
@@ -10,10 +8,9 @@ from benchmarks.texts import texts
 from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families import load_processor
-from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
+from tests.support.copies import update
 from tests.support.models import save_cross_encoder
-from tests.support.stages import spec
+from tests.support.scorers import Scorer
 
 QUERY = "how do vines climb, and why?"
 SPECIAL = ["alpha [PAD] beta [PAD] gamma", "[PAD]", "[PAD] ends [SEP]", "begins [MASK] [UNK] [PAD][PAD]"]
@@ -35,29 +32,12 @@ ARCHITECTURES = [
 ]
 
 
-class Scorer:
-    """Our adapter and tokenizer, without a server."""
-
-    def __init__(self, directory, **changes):
-        self.spec = spec(family="cross_encoder", dims={}, tasks=("score",), max_sequence_length=512, **changes)
-        directory = with_tokenizers(self.spec, directory)
-        self.tokenizer = load_processor(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory)
-
-    def __call__(self, query, texts, instruction=None):
-        question = self.tokenizer.question(query, instruction)
-        tokens = Tokens.of(self.tokenizer.encode([question.around(text) for text in texts]))
-        prompt_tokens = np.zeros(len(texts), np.int32)
-        batch = token_batch(tokens.input_ids, tokens.lengths, prompt_tokens, type_ids=tokens.type_ids)
-        return self.adapter.forward(batch)["scores"]
-
-
 @pytest.mark.parametrize(("architecture", "config", "path", "reads"), ARCHITECTURES)
 def test_scores_are_those_of_the_library(tmp_path, minilm_directory, architecture, config, path, reads):
     identity = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
     directory = save_cross_encoder(tmp_path, minilm_directory, architecture, **config, **identity)
     assert family_in(directory)[0] == "cross_encoder"
-    scorer = Scorer(directory)
+    scorer = Scorer("cross_encoder", directory)
     assert scorer.adapter.encoder.path == path
     assert scorer.adapter._classifier._head._representative == reads
     expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
@@ -75,16 +55,14 @@ def test_a_decoder_whose_texts_end_with_its_padding_reads_the_token_before(tmp_p
     directory = save_cross_encoder(tmp_path, minilm_directory, architecture, pad_token_id=closing)
     reference = CrossEncoder(str(directory), device="cpu")
     expected = np.concatenate([reference.predict([(QUERY, text)]) for text in TEXTS])
-    np.testing.assert_allclose(Scorer(directory)(QUERY, TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(Scorer("cross_encoder", directory)(QUERY, TEXTS), expected, atol=1e-5)
 
 
 def test_a_saved_prompt_is_the_default_instruction(tmp_path, minilm_directory):
     directory = save_cross_encoder(tmp_path, minilm_directory)
-    settings = json.loads((directory / "config_sentence_transformers.json").read_text())
-    settings |= {"prompts": {"find": "find: "}, "default_prompt_name": "find"}
-    (directory / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    update(directory / "config_sentence_transformers.json", prompts={"find": "find: "}, default_prompt_name="find")
     expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
-    scorer = Scorer(directory)
+    scorer = Scorer("cross_encoder", directory)
     np.testing.assert_allclose(scorer(QUERY, TEXTS), expected, atol=2e-5)
     np.testing.assert_array_equal(scorer(QUERY, TEXTS), scorer(QUERY, TEXTS, "find: "))
     assert np.abs(scorer(QUERY, TEXTS) - scorer(QUERY, TEXTS, "")).max() > 1e-3
@@ -93,12 +71,11 @@ def test_a_saved_prompt_is_the_default_instruction(tmp_path, minilm_directory):
 def test_unsupported_classifiers_are_refused_with_the_reason(tmp_path, minilm_directory):
     three = save_cross_encoder(tmp_path / "three", minilm_directory, num_labels=3)
     with pytest.raises(LoadError, match="the classifier has 3 labels, but a score needs one; serve it as a sequence_"):
-        Scorer(three)
+        Scorer("cross_encoder", three)
     own = save_cross_encoder(tmp_path / "own", minilm_directory)
-    settings = json.loads((own / "config_sentence_transformers.json").read_text())
-    (own / "config_sentence_transformers.json").write_text(json.dumps({**settings, "activation_fn": "os.abort"}))
+    update(own / "config_sentence_transformers.json", activation_fn="os.abort")
     with pytest.raises(LoadError, match=r"activation 'os\.abort' is refused"):
-        Scorer(own)
+        Scorer("cross_encoder", own)
 
 
 def test_a_head_that_reads_something_else_is_refused(tmp_path, minilm_directory, monkeypatch):
@@ -106,4 +83,4 @@ def test_a_head_that_reads_something_else_is_refused(tmp_path, minilm_directory,
     directory = save_cross_encoder(tmp_path, minilm_directory)
     monkeypatch.delitem(heads.REPRESENTATIVES, "first")
     with pytest.raises(LoadError, match="its head reads neither"):
-        Scorer(directory)
+        Scorer("cross_encoder", directory)

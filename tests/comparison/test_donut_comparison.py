@@ -11,6 +11,7 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.donut import findings
 from sie_triton.models.families.donut.adapter import parsed
 from sie_triton.models.families.shared.readers.processor import GENERATED
+from tests.support.copies import copy
 from tests.support.deadlines import tokens_in
 from tests.support.pictures import picture, pictures, saved, upright
 from tests.support.readers import DONUT_TASKS, Reader, data, save_donut
@@ -58,11 +59,6 @@ class Library:
     def read(self, file, prompt, **options):
         task = prompt[: prompt.index(">") + 1]
         return self.processor.token2json(self.written(file, prompt, **options).removeprefix(task).strip())
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -175,8 +171,7 @@ def test_a_checkpoint_of_one_task_needs_none(tmp_path, ours, directory):
 
 
 def test_unsupported_checkpoints_are_refused(tmp_path, directory):
-    for path in directory.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy(directory, tmp_path)
     with pytest.raises(LoadError, match="default_task: '<s_x>' is not a task of this model; give one of <s_cord-v2>"):
         Reader("donut", tmp_path, options={"default_task": "<s_x>"})
     transformers.DonutImageProcessorPil(do_pad=False).save_pretrained(tmp_path)

@@ -54,11 +54,6 @@ class Library:
         return self.processor.post_process_generation(text, task=task, image_size=size)
 
 
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
-
-
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_tokens_are_those_of_the_library(ours, library, num_beams, monkeypatch):
     found = []

@@ -12,6 +12,7 @@ from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.classifiers import TEXTS, pairs
+from tests.support.copies import copy
 from tests.support.extraction import Extractor
 from tests.support.gliclasses import save_gliclass
 
@@ -73,11 +74,6 @@ def ours(directory):
     return Extractor("gliclass", directory)
 
 
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_classes_are_those_of_the_library(tmp_path, minilm_directory, name):
     architecture, config = MODELS[name]
@@ -121,7 +117,7 @@ def test_requests_of_different_labels_share_a_forward_pass(ours, library):
         (TEXTS[2:], LABELS[2:], {"multi_label": False}),
         (TEXTS[:1], LABELS[:1], {"instruction": "Say it. "}),
     ]
-    for found, (some, labels, options) in zip(ours.together(requests), requests, strict=True):
+    for found, (some, labels, options) in zip(ours.extract(requests), requests, strict=True):
         kind = "multi-label" if options.get("multi_label", True) else "single-label"
         for each, text in zip(found, some, strict=True):
             assert_same(each, library(text, labels, kind, prompt=options.get("instruction")))
@@ -242,9 +238,5 @@ def test_markers_in_labels_and_texts_are_characters_of_them(ours):
     ],
 )
 def test_unsupported_settings_are_named(tmp_path, directory, config, said):
-    for name in ("config.json", "tokenizer.json"):
-        (tmp_path / name).write_bytes((directory / name).read_bytes())
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
     with pytest.raises(LoadError, match=said):
-        Extractor("gliclass", tmp_path)
+        Extractor("gliclass", copy(directory, tmp_path, "config.json", **config))

@@ -102,8 +102,8 @@ def test_tasks_of_requests_do_not_mix(ours):
         (TEXTS[2:4], [], {"label_groups": json.dumps(GROUPS), "multi_label": True}),
         (["", " "], LABELS, {}),
     ]
-    together = ours.together(requests)
-    assert together == [ours.together([request])[0] for request in requests]
+    together = ours.extract(requests)
+    assert together == [ours.extract([request])[0] for request in requests]
     assert [each["entities"] for each in together[3]] == [[], []]
 
 

@@ -11,7 +11,6 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import PIECE, WORD_SPANS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import explain, family_in
-from sie_triton.models.inputs.request_parts import features_of
 from tests.support.extraction import Extractor
 from tests.support.gliner2s import save_gliner2
 
@@ -194,7 +193,7 @@ def test_requests_share_a_forward_pass(models):
         (TEXTS[4:6], [], {"classes": json.dumps(CLASSES)}),
         (TEXTS[:2], [], {"relation_labels": '{"knows": "is a friend of", "sees": {"threshold": 0.1}}'}),
     ]
-    together = ours.together(requests)
+    together = ours.extract(requests)
     for request, found in zip(requests, together, strict=True):
         texts, labels, options = request
         alone = [ours([text], labels, **options)[0] for text in texts]
@@ -247,7 +246,7 @@ LONG = "Größe 😀 of London; " * 14 + "the end\t"
 
 def windows(ours, text, labels, options):
     """Return the start and the text of each window."""
-    (features,) = features_of(ours.processor, [ours.asked([text], labels, **options)])
+    features = ours.features([text], labels, **options)
     values, lengths = features[WORD_SPANS.name]
     assert features[PIECE.name].values.tolist() == list(range(len(lengths)))
     spans = np.split(values, np.cumsum(lengths)[:-1])

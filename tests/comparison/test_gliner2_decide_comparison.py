@@ -70,8 +70,8 @@ def test_questions_of_requests_share_a_pass(models):
         (TEXTS[2:], [], {"label_groups": json.dumps(GROUPS)}),
         (TEXTS[:1], LABELS[:1], {"multi_label": True}),
     ]
-    alone = [ours.together([request])[0] for request in requests]
-    for together, each in zip(ours.together(requests), alone, strict=True):
+    alone = [ours.extract([request])[0] for request in requests]
+    for together, each in zip(ours.extract(requests), alone, strict=True):
         for found, expected in zip(together, each, strict=True):
             assert dict(pairs(found)) == pytest.approx(dict(pairs(expected)), abs=1e-5)
 

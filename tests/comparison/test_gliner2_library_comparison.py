@@ -42,7 +42,7 @@ def test_requests_keep_their_tasks(models):
         (TEXTS[2:4], [], {"relation_labels": '{"knows": "is a friend of", "sees": {"threshold": 0.1}}'}),
         (["", " "], ["person"], {"classes": '{"mood": ["good", "bad"]}'}),
     ]
-    assert models[1].together(requests) == [models[1].together([request])[0] for request in requests]
+    assert models[1].extract(requests) == [models[1].extract([request])[0] for request in requests]
 
 
 def test_a_long_text_is_cut_at_a_word(models):

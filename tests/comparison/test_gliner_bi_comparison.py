@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from sie_triton.contract import Batch
 from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
@@ -73,7 +72,7 @@ def test_requests_with_different_labels_share_a_pass(saved, ours):
         (TEXTS[3:4], LABELS[3:], {"threshold": 0.3, "flat_ner": False}),
         (TEXTS[:1], [*LABELS[2:], "another"], {"threshold": 0.5, "label_thresholds": '{"another": 0.0}'}),
     ]
-    together = ours.together(requests)
+    together = ours.extract(requests)
     for (texts, labels, options), found in zip(requests, together, strict=True):
         assert found == [ours([text], labels, **options)[0] for text in texts]
     for (texts, labels, options), found in zip(requests[:2], together, strict=False):
@@ -86,7 +85,7 @@ def test_requests_with_different_labels_share_a_pass(saved, ours):
 def test_a_label_is_read_once(ours, encoded):
     ours(TEXTS, LABELS)
     ours(TEXTS, [*LABELS[::-1], "new", "new"])
-    ours.together([(TEXTS[:2], ["newer", "new"], {}), (TEXTS[:2], ["newer"], {})])
+    ours.extract([(TEXTS[:2], ["newer", "new"], {}), (TEXTS[:2], ["newer"], {})])
     assert encoded == [6, 1, 1]
 
 
@@ -180,15 +179,8 @@ def test_without_the_configuration_of_the_labels_encoder(saved, tmp_path):
         family_in(tmp_path)
 
 
-@pytest.mark.parametrize("lengths", [[2, 1, 5]])
-def test_calibration_samples_can_be_computed(ours, lengths):
-    batch = Batch(
-        family("gliner_bi").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths)
-    )
-    rows = ours.adapter.forward(batch)
-    assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
-        len(lengths)
-    ] * 2
+def test_calibration_samples_can_be_computed(ours):
+    ours.check_sample([2, 1, 5])
 
 
 def test_files_missing_from_the_checkpoint_come_from_its_encoders_repositories(saved, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.extraction import Extractor
-from tests.support.gliners import assert_same, num_compared, save_gliner
+from tests.support.gliners import num_compared, save_gliner
 
 MODELS = [
     ("bert", "span", {}, "packed"),
@@ -29,12 +29,3 @@ def test_entities_are_those_of_the_library(tmp_path, minilm_directory, architect
         {"threshold": 0.45, "flat_ner": False, "multi_label": True},
     ]
     assert num_compared(ours, library, several) > 50
-
-
-def is_same(ours, theirs):
-    try:
-        for found, expected in zip(ours, theirs, strict=True):
-            assert_same(found, expected)
-    except AssertionError:
-        return False
-    return True

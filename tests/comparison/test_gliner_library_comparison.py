@@ -44,8 +44,8 @@ def test_requests_keep_their_labels_and_thresholds(ours):
         (TEXTS[:2], list(LABELS), {"label_thresholds": '{"person": 1, "日": 0.3}', "threshold": 0.55}),
         (["", " "], ["x"], {}),
     ]
-    together = ours.together(requests)
-    assert together == [ours.together([request])[0] for request in requests]
+    together = ours.extract(requests)
+    assert together == [ours.extract([request])[0] for request in requests]
     told = [each for found in together[1] for each in found["entities"]]
     assert {each["label"] for each in told} - {"person"}
     assert all(each["score"] >= 0.55 for each in told if each["label"] not in ("person", "日"))

@@ -6,13 +6,15 @@ import shutil
 import numpy as np
 import pytest
 
-from sie_triton.contract import Batch, Relation
+from sie_triton.contract import Relation
 from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
-from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, heads, relations
+from sie_triton.models.families.gliner import heads
+from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relations
 from sie_triton.models.weights.locate import loadable
+from tests.support.copies import copy
 from tests.support.extraction import Extractor
 from tests.support.gliners import TEXTS
 from tests.support.glirels import LABELS, asked, entities_of, save_glirel
@@ -94,7 +96,7 @@ def test_requests_with_different_labels_share_a_pass(saved, ours):
         ([ADA, TEXTS[3]], LABELS[:2], {"threshold": 0.3, "entities": [KNOWN, entities_of(TEXTS[3])]}),
         ([ADA], LABELS[2:], {"threshold": 0.4, "top_k": 1, "entities": [KNOWN]}),
     ]
-    for (texts, labels, options), found in zip(requests, ours.together(requests), strict=True):
+    for (texts, labels, options), found in zip(requests, ours.extract(requests), strict=True):
         others = {name: value for name, value in options.items() if name != "entities"}
         for text, entities, each in zip(texts, options["entities"], found, strict=True):
             assert_same(each, by_library(saved[0], text, entities, labels, **others), text, entities)
@@ -161,10 +163,7 @@ def test_only_the_best_of_very_many_findings_are_reported(ours, monkeypatch):
 
 def test_a_long_text_is_read_in_windows(saved, tmp_path):
     library, root = saved
-    shutil.copytree(root / "model", tmp_path / "model")
-    path = tmp_path / "model/glirel_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "max_len": 20}))
-    ours = Extractor("glirel", tmp_path / "model")
+    ours = Extractor("glirel", copy(root / "model", tmp_path, "glirel_config.json", max_len=20))
     text = " ".join(f"w{i} x" for i in range(30))
     words = text.split()
     known = entities_of(text, every=2, width=1)
@@ -207,13 +206,8 @@ def test_unsupported_checkpoints_are_refused(tmp_path, key):
         family_in(tmp_path)
 
 
-@pytest.mark.parametrize("lengths", [[2, 1, 5]])
-def test_calibration_samples_can_be_computed(ours, lengths):
-    batch = Batch(family("glirel").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths))
-    rows = ours.adapter.forward(batch)
-    assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
-        len(lengths)
-    ] * 2
+def test_calibration_samples_can_be_computed(ours):
+    ours.check_sample([2, 1, 5])
 
 
 def test_files_missing_from_the_checkpoint_come_from_its_encoders_repository(saved, tmp_path):

@@ -1,7 +1,6 @@
 """Objects equal those of transformers' Grounding DINO on the same weights and files."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -12,11 +11,13 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.grounding_dino import DinoFiles, DinoProcessor
 from sie_triton.models.families.grounding_dino.adapter import labels_of
+from tests.support.copies import copy
 from tests.support.detectors import Dino, Finder, check_upright, refused, same, save_dino
 from tests.support.pictures import picture, pictures
 
 LABELS = ["cat", "two dogs", "a red Bus", "tree house"]
 OTHERS = ["zebra", "Cat!", "e-mail"]
+Library = Dino
 FILES = pictures([(97, 61), (40, 90), (33, 33), (300, 131), (97, 61)])
 
 
@@ -29,11 +30,6 @@ def directory(tmp_path_factory, minilm_directory):
 def ours(directory):
     assert family_in(directory)[0] == "grounding_dino"
     return Finder("grounding_dino", directory)
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Dino(directory)
 
 
 @pytest.mark.parametrize("file", FILES[:4])
@@ -58,7 +54,7 @@ def test_different_labels_and_sizes_in_one_batch(ours, library, monkeypatch):
         (FILES[1:3], OTHERS, {"threshold": 0.6}),
         (FILES[:1], LABELS, {"text_threshold": 0.9, "label_thresholds": '{"cat": 0.999}'}),
     ]
-    together = ours.all_of(requests)
+    together = ours.extract(requests)
     # The first request's first and last image and the third request's have the same size and labels.
     assert passes == [3, 1, 1, 1, 1, 1]
     for (files, labels, given), found in zip(requests, together, strict=True):
@@ -123,10 +119,8 @@ def test_labels_may_fill_the_models_whole_text(ours, library):
 
 
 def test_an_image_too_narrow_for_its_places(tmp_path, directory):
-    other = shutil.copytree(directory, tmp_path / "other")
-    path = other / "config.json"
-    path.write_text(path.read_text().replace('"num_queries": 20', '"num_queries": 100'))
-    reading = DinoProcessor(DinoFiles.read(other), Runtime())
+    copy(directory, tmp_path, "config.json", num_queries=100)
+    reading = DinoProcessor(DinoFiles.read(tmp_path), Runtime())
     with pytest.raises(InputError, match=r"image\[3\]: has 300 × 10 pixels, resized to 128 × 4, .* 100 places"):
         reading.pixels(picture(300, 10), "image[3]")
     assert reading.pixels(picture(97, 61), "image[3]").shape == (80, 128, 3)
@@ -143,8 +137,5 @@ def test_an_image_too_narrow_for_its_places(tmp_path, directory):
     ],
 )
 def test_files_that_cannot_be_served(tmp_path, directory, name, change, said):
-    other = shutil.copytree(directory, tmp_path / "other")
-    path = other / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(LoadError, match=said):
-        DinoFiles.read(other)
+        DinoFiles.read(copy(directory, tmp_path, name, **change))

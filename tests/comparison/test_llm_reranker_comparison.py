@@ -9,11 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.texts import texts
 from sie_triton.errors import LoadError
-from sie_triton.models.families import load_processor
 from sie_triton.models.families.llm_reranker import RerankerOptions
-from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_causal
-from tests.support.stages import spec
+from tests.support.scorers import Scorer
 
 QUERY = "how do vines climb, and why?"
 TEXTS = ["", "x", "naïve 😀 日本語", "say {query} or <|im_end|>", *texts(8, seed=3)]
@@ -21,29 +19,8 @@ QWEN3 = RerankerOptions("yes", "no", "qwen3", "log_softmax")
 MXBAI = RerankerOptions()
 
 
-class Reranker:
-    """Our adapter and tokenizer without a server."""
-
-    def __init__(self, directory, config, max_length=512):
-        self.spec = spec(
-            family="llm_reranker",
-            dims={},
-            tasks=("score",),
-            max_sequence_length=max_length,
-            options=asdict(config),
-        )
-        directory = with_tokenizers(self.spec, directory)
-        self.tokenizer = load_processor(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory)
-
-    def tokens(self, query, texts, instruction=None):
-        question = self.tokenizer.question(query, instruction)
-        return Tokens.of(self.tokenizer.encode([question.around(text) for text in texts]))
-
-    def __call__(self, query, texts, instruction=None):
-        tokens = self.tokens(query, texts, instruction)
-        batch = token_batch(tokens.input_ids, tokens.lengths, np.zeros(len(texts), np.int32))
-        return self.adapter.forward(batch)["scores"]
+def reranker_of(directory, config, max_length=512):
+    return Scorer("llm_reranker", directory, max_length, **asdict(config))
 
 
 def qwen3(query, text, instruction):
@@ -86,7 +63,7 @@ def logits(directory, questions, words):
 def test_the_probability_of_yes(tmp_path, minilm_directory, architecture, instruction):
     directory = save_causal(tmp_path, minilm_directory, architecture)
     no, yes = logits(directory, [qwen3(QUERY, text, instruction) for text in TEXTS], ("no", "yes")).T
-    reranker = Reranker(directory, QWEN3)
+    reranker = reranker_of(directory, QWEN3)
     assert reranker.adapter.encoder.path == "packed"
     scores = reranker(QUERY, TEXTS, instruction)
     assert np.std(yes - no) > 0.2
@@ -98,26 +75,26 @@ def test_the_probability_of_yes(tmp_path, minilm_directory, architecture, instru
 def test_the_difference_of_one_and_zero(tmp_path, minilm_directory, instruction):
     directory = save_causal(tmp_path, minilm_directory, "qwen2")
     no, yes = logits(directory, [mxbai(QUERY, text, instruction) for text in TEXTS], ("0", "1")).T
-    scores = Reranker(directory, MXBAI)(QUERY, TEXTS, instruction)
+    scores = reranker_of(directory, MXBAI)(QUERY, TEXTS, instruction)
     np.testing.assert_allclose(scores, yes - no, atol=1e-4 * np.std(yes - no), rtol=1e-5)
 
 
 @pytest.mark.parametrize("config", [QWEN3, MXBAI])
 def test_long_inputs_lose_the_end_of_their_text(tmp_path, minilm_directory, config):
     directory = save_causal(tmp_path, minilm_directory, "qwen3")
-    reranker = Reranker(directory, config, max_length=200)
+    reranker = reranker_of(directory, config, max_length=200)
     long = " ".join(texts(40, seed=8))
-    whole, cut = (reranker.tokens(QUERY, [text]) for text in ("x", long))
+    whole, cut = (reranker.features(QUERY, [text])["input_ids"] for text in ("x", long))
     assert cut.lengths[0] == 200 > whole.lengths[0]
     # The prompt before and after the text is complete.
-    after = len(reranker.tokenizer._after)
-    np.testing.assert_array_equal(cut.input_ids[-after:], whole.input_ids[-after:])
-    before = len(whole.input_ids) - after - 1
-    np.testing.assert_array_equal(cut.input_ids[:before], whole.input_ids[:before])
-    assert reranker.tokens(long, [long]).lengths[0] <= 200
+    after = len(reranker.processor._after)
+    np.testing.assert_array_equal(cut.values[-after:], whole.values[-after:])
+    before = len(whole.values) - after - 1
+    np.testing.assert_array_equal(cut.values[:before], whole.values[:before])
+    assert reranker.features(long, [long])["input_ids"].lengths[0] <= 200
 
 
 def test_a_limit_without_room_is_refused(tmp_path, minilm_directory):
     directory = save_causal(tmp_path, minilm_directory, "qwen3")
     with pytest.raises(LoadError, match="max_sequence_length 64 leaves no room for query and text"):
-        Reranker(directory, QWEN3, max_length=64)
+        reranker_of(directory, QWEN3, max_length=64)

@@ -36,7 +36,7 @@ def check(ours, configs, directory, swap, expected, same, texts, *labels, **opti
         ours.adapter.encoder.add_lora(name, directory / name)
     swap(base)
     requests = [(texts, *(labels or ((),)), {**options, "lora": name}) for name in found_by]
-    for name, found in zip(found_by, ours.together(requests), strict=True):
+    for name, found in zip(found_by, ours.extract(requests), strict=True):
         assert found_by[name]
         _compare(same, found, found_by[name])
     compare = partial(_compare, same, ours(texts, *labels, **options))

@@ -15,7 +15,7 @@ from sie_triton.models.inputs.request_parts import Framed, features_of
 from tests.comparison import test_bge_m3_comparison as bge_m3
 from tests.comparison import test_multi_vector_comparison as multi_vector
 from tests.comparison import test_sparse_encoder_comparison as splade
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.loading import load_adapter
 from tests.support.loras import LEAST_COSINE, save_lora
 from tests.support.models import save_bge_m3, save_splade
 
@@ -24,10 +24,8 @@ MIXED = [("", "one", "other")[i % 3] for i in range(len(TEXTS))]
 OF_HEAD = ({"target_modules": ["query", "dense", "decoder"]}, {"target_modules": ["value"], "use_dora": True})
 
 
-def batch_of(tokenizer, items, loras, is_query=None, outputs=()):
-    tokens = Tokens.of(tokenizer.encode(items))
-    made = token_batch(tokens.input_ids, tokens.lengths, is_query=is_query, outputs=outputs)
-    return Batch(made.features, made.is_query, made.outputs, loras=loras)
+def batch_of(tokenizer, items, loras):
+    return Batch(tokenizer.encode(items), np.zeros(len(items), np.bool_), loras=loras)
 
 
 def sparse(adapter, batch):

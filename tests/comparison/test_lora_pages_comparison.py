@@ -16,10 +16,10 @@ from tests.support.pages import (
     save_colpali,
     save_colqwen2,
     save_colsmol,
-    save_qwen3_vl,
     vectors_of,
 )
 from tests.support.pictures import pictures
+from tests.support.qwen3_vl import save_qwen3_vl
 
 FILES = pictures()
 ITEMS = ["two dogs", {"image": FILES[0]}, "What does the invoice say?", {"image": FILES[1]}]

@@ -25,6 +25,7 @@ from sie_triton.models.families.multivector.stanford_colbert import read_multi_v
 from sie_triton.models.inputs import kind_of
 from sie_triton.models.inputs.request_parts import Framed, features_of
 from sie_triton.models.inputs.tokenizer import TextTokenizer
+from tests.support.copies import update
 from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, saved, splade
 from tests.support.library_results import TEXTS, compare, ours, outcome, theirs
 from tests.support.loading import with_tokenizers
@@ -39,8 +40,7 @@ def gpt2(root, tokenizer, **config):
     sizes = {"vocab_size": 30522, "n_embd": 64, "n_layer": 2, "n_head": 4, **config}
     transformers.GPT2Model(transformers.GPT2Config(**sizes)).save_pretrained(root)
     save_tokenizer(root, tokenizer)
-    settings = json.loads((root / "tokenizer_config.json").read_text())
-    (root / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**30}))
+    update(root / "tokenizer_config.json", model_max_length=10**30)
     modules = [Transformer(str(root)), Pooling(64, "mean")]
     SentenceTransformer(modules=modules, device="cpu").save(str(root / "model"), create_model_card=False)
     return root / "model"
@@ -48,8 +48,7 @@ def gpt2(root, tokenizer, **config):
 
 def test_gpt2_reads_as_many_tokens_as_it_has_positions(tmp_path, minilm_directory):
     directory = gpt2(tmp_path, minilm_directory, n_positions=128)
-    settings = json.loads((directory / "tokenizer_config.json").read_text())
-    (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**30}))
+    update(directory / "tokenizer_config.json", model_max_length=10**30)
     assert TextFiles.read(directory).max_sequence_length == 128
     assert outcome(directory) == "equal"
 
@@ -98,10 +97,7 @@ def _words(directory):
 @pytest.mark.parametrize(("default_route", "looked_up"), [("query", True), ("document", False), (None, True)])
 def test_texts_without_a_role_take_the_default_route(default_route, looked_up, tmp_path, minilm_directory):
     directory = splade(idf=True)(tmp_path / "saved", minilm_directory)
-    path = directory / "router_config.json"
-    router = json.loads(path.read_text())
-    router["parameters"]["default_route"] = default_route
-    path.write_text(json.dumps(router))
+    update(directory / "router_config.json", parameters__default_route=default_route)
     features = features_for(directory, T0, None)
     assert bool(len(features["lookup_ids"].values)) == looked_up
     library = SparseEncoder(str(directory), device="cpu").encode([T0]).to_dense().numpy()[0]
@@ -221,8 +217,7 @@ def test_settings_of_a_classifier_count_if_cross_encoder_saved_them(
     given = {"activation_fn": "torch.nn.modules.linear.Identity", "prompts": {"p": "Rate this: "}}
     settings = {"model_type": model_type, "default_prompt_name": "p", **given}
     (directory / SETTINGS).write_text(json.dumps(settings))
-    own = json.loads((directory / BERT).read_text())
-    (directory / BERT).write_text(json.dumps({**own, "max_seq_length": 12}))
+    update(directory / BERT, max_seq_length=12)
     if not has_modules:
         (directory / "modules.json").unlink()
     assert outcome(directory) == "equal"
@@ -285,10 +280,9 @@ def test_a_key_that_would_change_a_result_is_refused_by_name(file, keys, tmp_pat
 
 def test_a_bare_model_reads_texts_without_its_chat_template_and_the_log_says_so(tmp_path, minilm_directory, caplog):
     save_encoder(tmp_path, minilm_directory, "qwen3")
-    path = tmp_path / "tokenizer_config.json"
     template = {"chat_template": "{% for each in messages %}user: {{ each['content'] }}{% endfor %}"}
     for change, is_rendered in (({}, False), (template, True)):
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        update(tmp_path / "tokenizer_config.json", **change)
         caplog.clear()
         tokens = TextTokenizer.load(tmp_path, 512).encode(["ships sail"])["input_ids"].values.tolist()
         assert ("chat template" in caplog.text) == is_rendered

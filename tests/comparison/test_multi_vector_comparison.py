@@ -1,6 +1,5 @@
 """Late-interaction models equal sentence-transformers' MultiVectorEncoder on the same weights."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 
 from benchmarks.texts import texts
+from sie_triton.contract import Batch
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.errors import LoadError
@@ -23,7 +23,8 @@ from sie_triton.models.catalog.select import recognised_by
 from sie_triton.models.families.multivector import MultiVectorTokenizer
 from sie_triton.models.families.multivector.stanford_colbert import is_stanford_colbert, read_multi_vector
 from sie_triton.models.families.shared.token_pooling import pool, with_pooling
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.copies import update
+from tests.support.loading import load_adapter
 from tests.support.models import save_encoder, save_pylate, save_stanford
 
 TEXTS = ["", "a", "Stop. Look, listen!", *texts(4, seed=3), " ".join(["many, words."] * 200)]
@@ -64,12 +65,8 @@ def save_native(root: Path, tokenizer: Path, architecture: str, **transformer) -
 
 def vectors(adapter, tokenizer, items, *, is_query):
     role = "query" if is_query else "document"
-    tokens = Tokens.of(tokenizer.encode([tokenizer.prompts[role] + item for item in items], is_query=is_query))
-    roles = np.full(len(items), is_query)
-    batch = token_batch(
-        tokens.input_ids, tokens.lengths, np.zeros(len(items), np.int32), roles, frozenset({"multivector"})
-    )
-    rows = adapter.forward(batch)
+    features = tokenizer.encode([tokenizer.prompts[role] + item for item in items], is_query=is_query)
+    rows = adapter.forward(Batch(features, np.full(len(items), is_query), frozenset({"multivector"})))
     return np.split(rows["multivector"], np.cumsum(rows["multivector_lengths"])[:-1])
 
 
@@ -152,8 +149,7 @@ def test_recognising_a_stanford_checkpoint_needs_its_small_files_only(tmp_path, 
 
 def test_modules_json_takes_precedence_over_the_architecture(tmp_path, minilm_directory):
     directory = save_pylate(tmp_path, minilm_directory, query_length=16)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    update(directory / "config.json", architectures=["HF_ColBERT"])
     assert read_multi_vector(directory).text.lengths.query == 16
     (directory / "modules.json").unlink()
     assert is_stanford_colbert(directory)
@@ -232,9 +228,8 @@ def test_only_documents_are_pooled_each_as_its_request_says(tmp_path, minilm_dir
     tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
     reference = MultiVectorEncoder(str(directory), device="cpu")
     some = texts(4, seed=3)
-    tokens = Tokens.of(tokenizer.encode([tokenizer.prompts["document"] + text for text in some], is_query=False))
-    roles = np.array([False, False, True, False])
-    batch = token_batch(tokens.input_ids, tokens.lengths, None, roles, frozenset({"multivector"}))
+    features = tokenizer.encode([tokenizer.prompts["document"] + text for text in some], is_query=False)
+    batch = Batch(features, np.array([False, False, True, False]), frozenset({"multivector"}))
     asked = [{"pool_factor": 2.0}, {}, {"pool_factor": 2.0}, {"pool_factor": 3.0, "num_protected_tokens": 2}]
     rows = with_pooling(adapter.forward(batch), replace(batch, options=asked))
     ours = np.split(rows["multivector"], np.cumsum(rows["multivector_lengths"])[:-1])

@@ -3,8 +3,6 @@
 The reference attends to all tokens by a mask of zeros, and takes the states before the final norm.
 """
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -15,8 +13,9 @@ from sie_triton.contract.tensors import TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
-from tests.support.pages import same, save_nemo_colembed, vectors_of
-from tests.support.pictures import pictures, upright
+from tests.support.pages import same, vectors_of
+from tests.support.pictures import pictures
+from tests.support.qwen3_vl import Qwen3Library, save_nemo_colembed
 
 FILES = pictures()
 QUERIES = ["What does the invoice say?", "two dogs", "", "naïve 😀 größe"]
@@ -56,16 +55,13 @@ def ours(directory):
     return served
 
 
-class Library:
+class Library(Qwen3Library):
     """What the authors' processor and model do with one item."""
 
     def __init__(self, directory):
-        config = transformers.Qwen3VLConfig.from_dict(json.loads((directory / "config.json").read_text()))
-        self.model = transformers.Qwen3VLModel.from_pretrained(
-            directory, config=config, attn_implementation="eager"
-        ).eval()
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory, chat_template=TEMPLATE)
-        self.images = transformers.Qwen2VLImageProcessorPil.from_pretrained(directory)
+        config = transformers.Qwen3VLConfig.from_pretrained(directory)
+        model = transformers.Qwen3VLModel.from_pretrained(directory, config=config, attn_implementation="eager")
+        super().__init__(directory, model, {})
         self.model.language_model.norm.register_forward_pre_hook(self._keep)
 
     def _keep(self, module, arguments):
@@ -77,37 +73,25 @@ class Library:
 
     def document(self, item):
         item = {"text": item} if isinstance(item, str) else item
-        content, images, seen = [{"type": "text", "text": f"passage: {item.get('text', '')}"}], {}, ""
-        if "image" in item:
-            content.insert(0, {"type": "image"})
-            images = self.images([upright(item["image"])], return_tensors="pt")
-            seen = "<|image_pad|>" * (int(images["image_grid_thw"].prod()) // 4)
-        return self(self.ids(content, seen, LONGEST_DOCUMENT), images)
+        images, seen = self.pictures([item["image"]] if "image" in item else [])
+        content = [{"type": "image"}] * len(seen) + [{"type": "text", "text": f"passage: {item.get('text', '')}"}]
+        return self(self.ids(content, "".join(seen), LONGEST_DOCUMENT), images)
 
     def ids(self, content, seen, longest):
         asked = [{"role": "user", "content": content}]
-        text = self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(
+            asked, chat_template=TEMPLATE, tokenize=False, add_generation_prompt=True
+        )
         whole = text.replace("<|image_pad|>", seen) if seen else text
         return self.tokenizer(whole, truncation=True, max_length=longest)["input_ids"]
 
     @torch.inference_mode()
     def __call__(self, ids, images):
-        inputs = torch.tensor([ids])
-        kinds = (inputs == self.model.config.image_token_id).int()
-        positions, _ = self.model.get_rope_index(inputs, kinds, images.get("image_grid_thw"))
-        self.model(
-            input_ids=inputs,
-            mm_token_type_ids=kinds,
-            position_ids=positions,
-            attention_mask=torch.zeros(1, 1, len(ids), len(ids)),
-            **images,
-        )
+        inputs = self.inputs(ids)
+        positions, _ = self.model.get_rope_index(*inputs.values(), images.get("image_grid_thw"))
+        seen_by_all = torch.zeros(1, 1, len(ids), len(ids))
+        self.model(**inputs, position_ids=positions, attention_mask=seen_by_all, **images)
         return torch.nn.functional.normalize(self.before_norm[0], dim=-1)
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
 
 
 def encode(served, queries, documents):
@@ -128,11 +112,8 @@ def test_queries_and_documents_in_one_pass(ours, library):
 
 
 def test_the_padded_path_gives_the_same_vectors(ours, library):
-    ours.adapter.encoder.use("padded")
-    try:
+    with ours.padded():
         asked, told = encode(ours, QUERIES[:1], DOCUMENTS[:2])
-    finally:
-        ours.adapter.encoder.use("packed")
     assert all(map(same, [*asked, *told], [library.query(QUERIES[0]), *map(library.document, DOCUMENTS[:2])]))
 
 

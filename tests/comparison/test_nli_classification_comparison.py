@@ -74,7 +74,7 @@ def test_requests_of_different_labels_share_a_forward_pass(ours):
         (TEXTS[2:], LABELS[2:], {"multi_label": True, "threshold": 0.3}),
         (TEXTS[:1], LABELS[:1], {"hypothesis_template": TEMPLATE}),
     ]
-    for found, (some, labels, options) in zip(ours.together(requests), requests, strict=True):
+    for found, (some, labels, options) in zip(ours.extract(requests), requests, strict=True):
         for each, text in zip(found, some, strict=True):
             assert_same(each, pairs(ours([text], labels, **options)[0]))
 

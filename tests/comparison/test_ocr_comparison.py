@@ -1,6 +1,5 @@
 """Comparison of LightOnOCR, GLM-OCR and PaddleOCR-VL with transformers, on the same weights and files."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from sie_triton.models.families.lighton_ocr import SYSTEM
 from sie_triton.models.families.shared.ocr import findings
 from sie_triton.models.families.shared.readers.processor import GENERATED
 from tests.support import ocr
+from tests.support.copies import copy
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.ocr import Library, asked
 from tests.support.pictures import picture, pictures, saved
@@ -183,19 +183,11 @@ def test_features_that_do_not_agree_are_refused(ours):
 
 
 def test_padding_does_not_affect_the_repetition_penalty(case, tmp_path, directory, ours, library):
-    copy(directory, tmp_path)
-    path = tmp_path / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.3}))
-    punishing = Reader(case.name, tmp_path)
+    punishing = Reader(case.name, copy(directory, tmp_path, "generation_config.json", repetition_penalty=1.3))
     assert (ours.adapter.encoder.pads, punishing.adapter.encoder.pads) == (True, False)
     found = punishing(FILES, **USUAL)
     assert data(found) == [library.read(file, case.usual, repetition_penalty=1.3) for file in FILES]
     assert data(found) != [library.read(file, case.usual) for file in FILES]
-
-
-def copy(source, target):
-    for path in source.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
 
 
 def test_the_choice_of_padding_token_does_not_change_results(ours):

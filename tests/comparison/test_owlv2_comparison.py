@@ -8,6 +8,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.owlv2 import OwlFiles
 from sie_triton.models.inputs.request_parts import blame, features_of
+from tests.support.copies import update
 from tests.support.detectors import Finder, Owl, check_upright, refused, same, save_owl
 from tests.support.pictures import pictures
 
@@ -53,7 +54,7 @@ def test_different_labels_and_sizes_in_one_batch(ours, library):
         (FILES[1:], OTHERS, {"threshold": 0.3}),
         (FILES[:1], ["tree"], {"label_template": "{}, of all"}),
     ]
-    together = ours.all_of(requests)
+    together = ours.extract(requests)
     for (files, labels, given), found in zip(requests, together, strict=True):
         template, threshold = given.get("label_template", "a photo of {}"), given.get("threshold", 0.1)
         for file, objects in zip(files, found, strict=True):
@@ -129,8 +130,7 @@ def test_a_label_is_read_once(ours, monkeypatch):
 )
 def test_unsupported_preprocessor_settings_are_refused(tmp_path, minilm_directory, change, said):
     save_owl(tmp_path, minilm_directory)
-    path = tmp_path / "preprocessor_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    update(tmp_path / "preprocessor_config.json", **change)
     if said:
         with pytest.raises(LoadError, match=said):
             OwlFiles.read(tmp_path)

@@ -21,8 +21,7 @@ from sie_triton.errors import SIEError
 from sie_triton.models.catalog.recognise import explain, family_in
 from sie_triton.models.families.llm_reranker import FORMATS
 from tests.comparison import test_nli_classification_comparison as nli
-from tests.comparison.test_causal_cross_encoder_comparison import Scorer
-from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker
+from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, reranker_of
 from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
 from tests.support.gliners import num_compared, save_gliner
@@ -38,6 +37,7 @@ from tests.support.models import (
     save_stanford,
     save_tokenizer,
 )
+from tests.support.scorers import Scorer
 
 IDENTITY = torch.nn.Identity()
 PUBLISHED = yaml.safe_load((Path(__file__).parents[1] / "support" / "published_files.yaml").read_text())
@@ -221,11 +221,11 @@ def test_a_language_model_that_judges_gives_the_librarys_logits(name, tmp_path, 
     assert family_in(directory)[0] == "causal_cross_encoder"
     library = CrossEncoder(str(directory), device="cpu", local_files_only=True)
     scores = library.predict([(QUERY, text) for text in TEXTS], batch_size=1)
-    np.testing.assert_allclose(Scorer(directory, max_sequence_length=512)(QUERY, TEXTS), scores, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(Scorer("causal_cross_encoder", directory)(QUERY, TEXTS), scores, rtol=1e-4, atol=2e-5)
     logits = library.predict([(QUERY, text) for text in TEXTS], batch_size=1, activation_fn=IDENTITY)
     expected = logits if name.startswith("mxbai") else 1 / (1 + np.exp(-logits))
     assert np.std(logits) > 0.2
-    np.testing.assert_allclose(Reranker(directory, RERANKERS[name])(QUERY, TEXTS), expected, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(reranker_of(directory, RERANKERS[name])(QUERY, TEXTS), expected, rtol=1e-4, atol=2e-5)
 
 
 def old_gliner(root, tokenizer, name, **config):

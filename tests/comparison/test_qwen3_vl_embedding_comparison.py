@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
-from tests.support.pages import save_qwen3_vl
-from tests.support.pictures import pictures, upright
+from tests.support.pictures import pictures
+from tests.support.qwen3_vl import Qwen3Library, save_qwen3_vl
 
 USUAL = "Represent the user's input."
 FILES = pictures()
@@ -33,27 +32,19 @@ def ours(directory):
     return served
 
 
-class Library:
-    def __init__(self, directory):
-        self.model = transformers.AutoModel.from_pretrained(directory).eval()
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.images = transformers.Qwen2VLImageProcessorPil.from_pretrained(directory)
+class Library(Qwen3Library):
+    """What the authors' processor and model do with one item."""
 
     @torch.inference_mode()
     def __call__(self, item, told=USUAL, keep=None):
         """`keep`: number of tokens of the text to keep."""
         item = {"text": item} if isinstance(item, str) else item
-        inputs = torch.tensor([self.ids(item, told, keep)])
-        kinds = (inputs == self.model.config.image_token_id).int()
-        images = self.image(item["image"]) if "image" in item else {}
-        hidden = self.model(input_ids=inputs, mm_token_type_ids=kinds, **images).last_hidden_state[0, -1]
+        images, _ = self.shown(item)
+        hidden = self.model(**self.inputs(self.ids(item, told, keep)), **images).last_hidden_state[0, -1]
         return (hidden / hidden.norm()).numpy()
 
     def ids(self, item, told=USUAL, keep=None):
-        seen = ""
-        if "image" in item:
-            num_tokens = int(self.image(item["image"])["image_grid_thw"].prod()) // 4
-            seen = f"<|vision_start|>{'<|image_pad|>' * num_tokens}<|vision_end|>"
+        seen = "".join(f"<|vision_start|>{tokens}<|vision_end|>" for tokens in self.shown(item)[1])
         before = f"<|im_start|>system\n{told}<|im_end|>\n<|im_start|>user\n{seen}"
         return [
             *self.tokenizer(before, add_special_tokens=False)["input_ids"],
@@ -61,14 +52,8 @@ class Library:
             *self.tokenizer("<|im_end|>\n<|im_start|>assistant\n")["input_ids"],
         ]
 
-    def image(self, file):
-        size = {"shortest_edge": 4 * 32 * 32, "longest_edge": 1800 * 32 * 32}
-        return self.images([upright(file)], size=size, return_tensors="pt")
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
+    def shown(self, item):
+        return self.pictures([item["image"]] if "image" in item else [])
 
 
 def test_texts_images_and_both_in_one_request(ours, library):
@@ -81,11 +66,8 @@ def test_texts_images_and_both_in_one_request(ours, library):
 
 
 def test_items_one_by_one_where_a_model_cannot_be_packed(ours, library):
-    ours.adapter.encoder.use("padded")
-    try:
+    with ours.padded():
         found = ours.encode(ITEMS[:3])["dense"]
-    finally:
-        ours.adapter.encoder.use("packed")
     assert cosines(found, [library(item) for item in ITEMS[:3]]).min() >= 0.9999
 
 

@@ -9,9 +9,10 @@ from sie_triton.client.items import encoded
 from sie_triton.contract import Batch
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families.shared.pages.chat_reader import PICTURE
+from tests.support.copies import reword
 from tests.support.items import Served
-from tests.support.pages import save_qwen3_vl
-from tests.support.pictures import pictures, upright
+from tests.support.pictures import pictures
+from tests.support.qwen3_vl import Qwen3Library, save_qwen3_vl
 
 USUAL = "Given a search query, retrieve relevant candidates that answer the query."
 JUDGE = (
@@ -36,36 +37,25 @@ def ours(directory):
     return served
 
 
-class Library:
+class Library(Qwen3Library):
+    """What the authors' processor and model do with one pair."""
+
     def __init__(self, directory):
-        self.model = transformers.Qwen3VLForConditionalGeneration.from_pretrained(directory).eval()
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.images = transformers.Qwen2VLImageProcessorPil.from_pretrained(directory)
+        super().__init__(directory, transformers.Qwen3VLForConditionalGeneration.from_pretrained(directory))
         self.no, self.yes = self.tokenizer.convert_tokens_to_ids(["no", "yes"])
 
     @torch.inference_mode()
     def __call__(self, query, item, told=USUAL):
-        size = {"shortest_edge": 4 * 32 * 32, "longest_edge": 1800 * 32 * 32}
-        files = [each["image"] for each in (query, item) if "image" in each]
-        images = self.images([*map(upright, files)], size=size, return_tensors="pt") if files else {}
-        counts = iter(images["image_grid_thw"].prod(1).tolist() if files else [])
+        images, seen = self.pictures([each["image"] for each in (query, item) if "image" in each])
+        tokens = iter(seen)
         shown = [
-            (PICTURE.replace("<|image_pad|>", "<|image_pad|>" * (next(counts) // 4)) if "image" in each else "")
-            + each.get("text", "")
-            or "NULL"
+            (PICTURE.replace("<|image_pad|>", next(tokens)) if "image" in each else "") + each.get("text", "") or "NULL"
             for each in (query, item)
         ]
         user = f"<Instruct>: {told}<Query>:{shown[0]}\n<Document>:{shown[1]}"
         text = f"<|im_start|>system\n{JUDGE}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
-        ids = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)["input_ids"]
-        kinds = (ids == self.model.config.image_token_id).int()
-        logits = self.model(input_ids=ids, mm_token_type_ids=kinds, **images).logits[0, -1]
+        logits = self.model(**self.inputs(self.tokenizer(text)["input_ids"]), **images).logits[0, -1]
         return float(torch.sigmoid(logits[self.yes] - logits[self.no]))
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
 
 
 def test_every_kind_of_item_against_every_kind_of_query(ours, library):
@@ -105,11 +95,7 @@ def test_the_token_of_images_in_a_text_is_refused(ours, sent, given, where):
 
 
 def test_a_tokenizer_without_the_answers_is_refused(tmp_path, directory):
-    for path in directory.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    tokenizer = (directory / "tokenizer.json").read_text()
-    assert '"yes":' in tokenizer
-    (tmp_path / "tokenizer.json").write_text(tokenizer.replace('"yes":', '"yess":'))
+    reword(directory, tmp_path, "tokenizer.json", '"yes":', '"yess":')
     with pytest.raises(LoadError, match="must have the tokens no and yes"):
         Served("qwen3_vl_reranker", tmp_path, **OPTIONS)
 

@@ -1,11 +1,10 @@
 """Prompts of queries, documents and texts without a role, against sentence-transformers' three methods."""
 
-import json
-
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from tests.support.copies import update
 from tests.support.items import Served
 from tests.support.models import save_bert
 from tests.support.parity import assert_parity, varied_texts
@@ -16,9 +15,8 @@ NAMED = {"STS": "alike: "}
 
 def model_with(directory, prompts, default):
     """Add prompts to the files of a model as authors write them, without the library's own empty ones."""
-    path = directory / "config_sentence_transformers.json"
-    saved = json.loads(path.read_text()) | {"prompts": NAMED | prompts, "default_prompt_name": default}
-    path.write_text(json.dumps(saved))
+    settings = directory / "config_sentence_transformers.json"
+    update(settings, prompts=NAMED | prompts, default_prompt_name=default)
     served = Served("sentence_transformer", directory, inputs=("text",), dims={"dense": 64}, max_sequence_length=128)
     return served, SentenceTransformer(str(directory), device="cpu")
 

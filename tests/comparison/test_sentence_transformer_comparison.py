@@ -1,24 +1,19 @@
 """Our packed forward against sentence-transformers on the same fixed-seed weights."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from sie_triton.contract import Part
 from sie_triton.contract.spec import Runtime
-from sie_triton.contract.transforms import normalize
 from sie_triton.engines.torch import prepack
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.errors import LoadError
-from sie_triton.models.catalog import recognise
-from sie_triton.models.inputs.tokenizer import TextTokenizer
-from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
+from tests.support.copies import update
+from tests.support.items import Recognised
+from tests.support.loading import load_adapter
 from tests.support.models import build, save_bert
 from tests.support.parity import TO_ITSELF, assert_parity, varied_texts
 
@@ -39,23 +34,11 @@ HEADS = {
 }
 
 
-class Ours:
+class Ours(Recognised):
     """The three stages' arithmetic in one process."""
 
-    def __init__(self, directory, measurements=None, **changes):
-        config = recognise(directory, "m", {"weights_path": str(directory)})
-        self.spec = replace(config.resolve(Runtime()), **changes)
-        directory = with_tokenizers(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory, measurements)
-        self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
-
-    def encode(self, texts, **options):
-        profile = self.spec.profiles[0]
-        prompt = self.tokenizer.frame(Part("text", texts, profile, **options))
-        tokens = Tokens.of(self.tokenizer.encode([prompt.around(text) for text in texts]))
-        skipped = np.full(len(texts), self.tokenizer.prompt_tokens(prompt.before), np.int32)
-        dense = self.adapter.forward(token_batch(tokens.input_ids, tokens.lengths, skipped))["dense"]
-        return normalize(dense) if profile.parameters.get("normalize", True) else dense
+    def encode(self, texts, **given):
+        return super().encode(texts, **given)["dense"]
 
 
 PADDED_TOO = ("bert", "roberta", "xlm-roberta", "mpnet")  # compared below
@@ -67,8 +50,7 @@ def test_padding_written_in_a_text_has_the_position_that_it_has_in_the_library(
 ):
     """Alone: in a batch the library's own padding hides nothing of it."""
     directory = save_bert(tmp_path, minilm_directory, architecture)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))  # MiniLM's [PAD]
+    update(directory / "config.json", pad_token_id=0)  # MiniLM's [PAD]
     texts = ["alpha [PAD] beta [PAD] gamma", "[PAD]", "[PAD][PAD] first", "last [PAD]", "[MASK] [SEP] [CLS] [UNK]", "x"]
     library, ours = SentenceTransformer(str(directory), device="cpu"), Ours(directory)
     assert ours.adapter.encoder.path == (PADDED if architecture == "mpnet" else PACKED)
@@ -97,12 +79,6 @@ def test_batching_does_not_change_vectors(minilm_directory):
     assert_parity(together, alone, TO_ITSELF)
 
 
-def build_reference(directory):
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(directory), device="cpu")
-
-
 def test_prepacked_layers_change_nothing(minilm_directory, monkeypatch):
     fused = Ours(minilm_directory).encode(TEXTS)
     monkeypatch.setattr(prepack, "can_prepack", lambda _: False)
@@ -118,7 +94,8 @@ def test_bfloat16_stays_close(minilm_directory, cpu, monkeypatch):
     model = Ours(minilm_directory, runtime=Runtime(precision="bfloat16"))
     layers = {type(layer) for layer in model.adapter.encoder.model.modules()}
     assert (prepack.PrepackedLinear in layers) == prepack._has_bfloat16()
-    assert_parity(model.encode(TEXTS[:8]), build_reference(minilm_directory).encode(TEXTS[:8]), 0.999)
+    library = SentenceTransformer(str(minilm_directory), device="cpu")
+    assert_parity(model.encode(TEXTS[:8]), library.encode(TEXTS[:8]), 0.999)
 
 
 def test_missing_weights_are_refused(tmp_path, minilm_directory):

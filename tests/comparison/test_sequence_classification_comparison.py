@@ -1,7 +1,5 @@
 """Classes equal those of transformers' text-classification pipeline on the same weights."""
 
-import json
-
 import pytest
 import transformers
 
@@ -10,6 +8,7 @@ from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from tests.support.classifiers import DECODERS, TEXTS, pairs, save_classifier
+from tests.support.copies import update
 from tests.support.extraction import Extractor
 
 LABELS = ("joy", "größe", "anger", "日", "calm")
@@ -59,7 +58,7 @@ def test_classes_are_those_of_the_library(tmp_path, minilm_directory, architectu
 def test_request_and_model_file_can_select_multi_label(directory, ours, library):
     by_themselves = library(TEXTS, function_to_apply="sigmoid")
     requests = [(TEXTS, (), options) for options in ({"multi_label": True}, {"classification_type": "multi-label"}, {})]
-    *multi, single = ours.together(requests)
+    *multi, single = ours.extract(requests)
     for found in (*multi, Extractor("sequence_classification", directory, MULTI_LABEL)(TEXTS)):
         for each, theirs in zip(found, by_themselves, strict=True):
             assert_same(each, theirs)
@@ -122,7 +121,6 @@ def test_unranked_classes_are_in_the_order_of_the_labels(ours, library):
 
 def test_another_problem_is_refused(tmp_path, minilm_directory):
     directory = save_classifier(tmp_path, minilm_directory, labels=LABELS)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | {"problem_type": "ranking"}))
+    update(directory / "config.json", problem_type="ranking")
     with pytest.raises(LoadError, match="problem_type ranking cannot be served; supported are single_label"):
         family_in(directory)

@@ -1,21 +1,19 @@
 """Vectors of SigLIP, and of SigLIP 2 with images of any shape, equal those of transformers on the same files."""
 
-import io
 import json
-import shutil
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from PIL import Image, ImageOps
 
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.inputs.images import ImageFile
+from tests.support.copies import copy
 from tests.support.items import Served
 from tests.support.pictures import pictures
-from tests.support.towers import save_gemma_tokenizer, save_naflex, save_siglip
+from tests.support.towers import TowersLibrary, save_gemma_tokenizer, save_naflex, save_siglip, unit
 
 TEXTS = ["a photo of a Cat", "two dogs!", "", "naïve 😀 " * 60]
 SHAPES = [(97, 61), (40, 90), (33, 33), (300, 31), (8, 5), (640, 480), (5, 900)]
@@ -36,30 +34,9 @@ def ours(directories):
     return {kind: Served("siglip", directories[kind], dims={"dense": 48}) for kind in KINDS}
 
 
-class Library:
-    def __init__(self, directory):
-        self.model = transformers.AutoModel.from_pretrained(directory).eval()
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.processor = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
-
-    @torch.inference_mode()
-    def texts(self, texts):
-        inputs = self.tokenizer(texts, padding="max_length", truncation=True, max_length=64, return_tensors="pt")
-        return unit(self.model.get_text_features(input_ids=inputs["input_ids"]).pooler_output)
-
-    @torch.inference_mode()
-    def images(self, files):
-        images = [ImageOps.exif_transpose(Image.open(io.BytesIO(file))) for file in files]
-        return unit(self.model.get_image_features(**self.processor(images, return_tensors="pt")).pooler_output)
-
-
-def unit(vectors):
-    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
-
-
 @pytest.fixture(scope="module")
 def library(directories):
-    return {kind: Library(directory) for kind, directory in directories.items()}
+    return {kind: TowersLibrary(directory) for kind, directory in directories.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,13 +104,13 @@ def test_a_model_file_may_cut_texts_sooner(directories, library):
 )
 def test_gemmas_tokenizer(directories, tmp_path, kind, tokenizer, lowers):
     """SigLIP 2 with images of one size is transformers' SigLIP; its pad_token is not that of config.json's default."""
-    shutil.copytree(directories[kind], tmp_path, dirs_exist_ok=True)
+    copy(directories[kind], tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).unlink()
     save_gemma_tokenizer(tmp_path, getattr(transformers, tokenizer))
     texts = ["a Cat", "a cat", "dog.", "Ünï"]
     found = Served("siglip", tmp_path, dims={"dense": 48}).encode(texts)["dense"]
-    assert np.allclose(found, Library(tmp_path).texts(texts), atol=1e-5)
+    assert np.allclose(found, TowersLibrary(tmp_path).texts(texts), atol=1e-5)
     assert np.allclose(found[0], found[1], atol=1e-5) == lowers
 
 
@@ -143,16 +120,6 @@ def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
     features = Served("siglip", other, dims={"dense": 48}).processor.encode([{"text": "a Cat, (that) sits."}])
     plain = Served("siglip", directories["siglip"], dims={"dense": 48}).processor.encode([{"text": "a cat that sits"}])
     assert features["input_ids"].values.tolist() == plain["input_ids"].values.tolist()
-
-
-def copy(directory, target, name, **changes):
-    shutil.copytree(directory, target, dirs_exist_ok=True)
-    content = json.loads((target / name).read_text())
-    for key, value in changes.items():
-        place, _, last = key.rpartition("__")
-        (content[place] if place else content)[last] = value
-    (target / name).write_text(json.dumps(content))
-    return target
 
 
 @pytest.mark.parametrize(
@@ -165,10 +132,10 @@ def copy(directory, target, name, **changes):
     ],
 )
 def test_settings_left_to_the_class(directories, tmp_path, kind, settings):
-    shutil.copytree(directories[kind], tmp_path, dirs_exist_ok=True)
+    copy(directories[kind], tmp_path)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     found = Served("siglip", tmp_path, dims={"dense": 48}).encode([{"image": file} for file in FILES])["dense"]
-    assert np.allclose(found, Library(tmp_path).images(FILES), atol=1e-5)
+    assert np.allclose(found, TowersLibrary(tmp_path).images(FILES), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_requests_of_different_queries_share_a_forward_pass(ours, plain):
         (PASSAGES[2:4], (), {"instruction": "x", "prune_threshold": 0.2}),
         (PASSAGES[:1], (), {}),
     ]
-    for found, (some, _, options) in zip(ours.together(requests), requests, strict=True):
+    for found, (some, _, options) in zip(ours.extract(requests), requests, strict=True):
         for each, passage in zip(found, some, strict=True):
             theirs = plain(options.get("instruction", ""), passage, options.get("prune_threshold", 0.6))
             assert_same(each, theirs, passage)

@@ -17,7 +17,7 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import recognise
 from sie_triton.models.families import load_processor
 from sie_triton.models.families.static_embedding import adapter
-from tests.support.items import Served
+from tests.support.items import Recognised
 from tests.support.loading import load_adapter
 from tests.support.parity import varied_texts
 
@@ -44,11 +44,6 @@ def copied(library, tmp_path) -> Path:
     return Path(shutil.copytree(library[1], tmp_path / "static"))
 
 
-def served(directory):
-    spec = recognise(directory, "m", {"weights_path": str(directory)}).resolve(Runtime())
-    return Served("static_embedding", directory, inputs=("text",), dims=spec.dims, tasks=("encode",))
-
-
 def dense(ours, texts, **given):
     return ours.encode([{"text": text} for text in texts], normalize=False, **given)["dense"]
 
@@ -59,24 +54,24 @@ def weights_of(directory: Path) -> Path:
 
 
 def test_vectors_equal_the_librarys(library):
-    np.testing.assert_allclose(dense(served(library[1]), TEXTS), library[0].encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(dense(Recognised(library[1]), TEXTS), library[0].encode(TEXTS), atol=1e-5)
 
 
 def test_queries_get_the_models_prompt(library):
-    ours = dense(served(library[1]), TEXTS, is_query=True)
+    ours = dense(Recognised(library[1]), TEXTS, is_query=True)
     np.testing.assert_allclose(ours, library[0].encode(TEXTS, prompt_name="query"), atol=1e-5)
     assert np.abs(ours - library[0].encode(TEXTS)).max() > 0.05
 
 
 def test_a_text_alone_has_the_same_vector(library):
-    ours = served(library[1])
+    ours = Recognised(library[1])
     together = dense(ours, TEXTS)
     np.testing.assert_allclose(np.concatenate([dense(ours, [text]) for text in TEXTS]), together, atol=1e-6)
 
 
 def test_long_texts_are_summed_in_chunks(library, monkeypatch):
     monkeypatch.setattr(adapter, "CHUNK_TOKENS", 7)
-    np.testing.assert_allclose(dense(served(library[1]), TEXTS), library[0].encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(dense(Recognised(library[1]), TEXTS), library[0].encode(TEXTS), atol=1e-5)
 
 
 def test_directories_are_recognised(library, tmp_path):
@@ -93,11 +88,11 @@ def test_directories_are_recognised(library, tmp_path):
 def test_a_table_under_model2vecs_name_is_read(library, copied):
     path = weights_of(copied)
     save_file({"embeddings": load_file(path)["embedding.weight"]}, path)
-    np.testing.assert_allclose(dense(served(copied), TEXTS), library[0].encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(dense(Recognised(copied), TEXTS), library[0].encode(TEXTS), atol=1e-5)
 
 
 def test_preprocess_needs_no_weights(library, copied):
-    spec = served(copied).spec
+    spec = Recognised(copied).spec
     weights_of(copied).unlink()
     assert len(load_processor(spec, copied).encode(["ships sail"])["input_ids"].values) == 2
     with pytest.raises(CatalogError, match=r"known from the weights only.*write a model file with tasks\.encode"):
@@ -111,7 +106,7 @@ def test_padding_and_truncation_of_the_tokenizer_are_as_in_the_library(library, 
     tokenizer.enable_truncation(9)
     tokenizer.enable_padding(length=20)
     tokenizer.save(str(path))
-    ours = served(copied)
+    ours = Recognised(copied)
     expected = SentenceTransformer(str(copied), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(dense(ours, TEXTS), expected, atol=1e-5)
     short, long = ours.processor.encode(["ships sail", "ships sail " * 9])["truncated"].values
@@ -128,7 +123,7 @@ def test_rows_that_tokens_share_and_their_factors_are_read(copied, table, names)
     is_small = table == "embeddings" and "mapping" in names
     save_file({table: rows[:100] if is_small else rows, **{name: beside[name] for name in names}}, path)
     expected = SentenceTransformer(str(copied), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(dense(served(copied), TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(dense(Recognised(copied), TEXTS), expected, atol=1e-5)
 
 
 def test_a_file_with_other_tensors_is_refused(copied):
@@ -138,7 +133,7 @@ def test_a_file_with_other_tensors_is_refused(copied):
 
 
 def test_a_table_smaller_than_the_vocabulary_is_refused(library, copied):
-    spec = replace(served(library[1]).spec, weights=str(copied))
+    spec = replace(Recognised(library[1]).spec, weights=str(copied))
     save_file({"embeddings": np.zeros((10, DIM), np.float32)}, weights_of(copied))
     with pytest.raises(LoadError, match="the tokenizer has 30522 tokens, but the table 10 rows"):
         load_adapter(spec, copied)

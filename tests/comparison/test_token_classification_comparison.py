@@ -60,7 +60,7 @@ def test_entities_are_those_of_the_library(tmp_path, minilm_directory, architect
     read = [text for text in MANY if text or tokenizer != "qwen2"]  # which makes no token of an empty text
     requests = [(read, (), {"aggregation_strategy": strategy}) for strategy in STRATEGIES]
     labels = set()
-    for strategy, found in zip(STRATEGIES, ours.together(requests), strict=True):
+    for strategy, found in zip(STRATEGIES, ours.extract(requests), strict=True):
         for text, each in zip(read, found, strict=True):
             assert_same(each["entities"], library(text, aggregation_strategy=strategy) if text else [])
             labels |= {entity["label"] for entity in each["entities"]}
@@ -103,7 +103,7 @@ def test_a_calibration_decodes_the_likeliest_entities(tmp_path, minilm_directory
     (directory / "viterbi_calibration.json").write_text(json.dumps(span_labels.calibration()))
     ours, library = Extractor("token_classification", directory), pipeline(directory)
     read = [text for text in MANY if text] + [" \n two   lines \n\n of  white space  "]
-    plain, named = ours.together([(read, (), {}), (read, (), {"aggregation_strategy": "simple"})])
+    plain, named = ours.extract([(read, (), {}), (read, (), {"aggregation_strategy": "simple"})])
     for text, each, simple in zip(read, plain, named, strict=True):
         expected = calibrated(directory, text)
         assert_same(each["entities"], expected)

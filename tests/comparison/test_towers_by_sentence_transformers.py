@@ -10,6 +10,7 @@ from sentence_transformers.sentence_transformer.modules import CLIPModel, Dense,
 
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
+from tests.support.copies import update
 from tests.support.items import Served
 from tests.support.models import save_encoder
 from tests.support.pictures import picture, saved
@@ -92,8 +93,7 @@ def test_the_part_of_the_whole_processor_holds(towers, tmp_path):
 def test_settings_of_images_outside_the_processors_files_are_refused(towers, tmp_path, arguments):
     """The library passes these arguments on to the image processor, too."""
     library_of([Transformer(str(towers / "clip"))], tmp_path)
-    path = tmp_path / "sentence_bert_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), arguments: {"do_center_crop": False}}))
+    update(tmp_path / "sentence_bert_config.json", **{arguments: {"do_center_crop": False}})
     with pytest.raises(LoadError, match="do_center_crop"):
         family_in(tmp_path)
 
@@ -102,10 +102,8 @@ def test_texts_are_truncated_where_the_library_truncates_them(towers, tmp_path):
     model = SentenceTransformer(modules=[Transformer(str(towers / "clip"))], device="cpu")
     model.max_seq_length = 9
     model.save_pretrained(str(tmp_path))
-    for name, key in (("tokenizer.json", "truncation"), ("tokenizer_config.json", "max_length")):
-        own = json.loads((tmp_path / name).read_text())
-        own[key] = None  # of MiniLM's tokenizer; CLIP's has no such token
-        (tmp_path / name).write_text(json.dumps(own))
+    update(tmp_path / "tokenizer.json", truncation=None)  # of MiniLM's tokenizer; CLIP's has none
+    update(tmp_path / "tokenizer_config.json", max_length=None)
     long = ["one two three four five six seven eight nine ten eleven"]
     assert family_in(tmp_path)[1].max_sequence_length == 9
     found = Served("clip", tmp_path, dims={"dense": 32}).encode(long)["dense"]
@@ -130,13 +128,6 @@ def test_a_text_only_tower_is_recognised_as_sentence_transformer(tmp_path, minil
     assert family_in(tmp_path / "saved")[0] == "sentence_transformer"
 
 
-def changed(towers, directory, **changes):
-    library_of([Transformer(str(towers / "clip"))], directory)
-    path = directory / "sentence_bert_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    return directory
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -148,8 +139,10 @@ def changed(towers, directory, **changes):
     ],
 )
 def test_settings_that_change_the_librarys_results_are_refused(towers, tmp_path, changes, said):
+    library_of([Transformer(str(towers / "clip"))], tmp_path)
+    update(tmp_path / "sentence_bert_config.json", **changes)
     with pytest.raises(LoadError, match=said):
-        family_in(changed(towers, tmp_path, **changes))
+        family_in(tmp_path)
 
 
 def test_a_tower_followed_by_other_layers_is_refused(towers, tmp_path):

@@ -1,12 +1,12 @@
 """Long texts are cut on the side that the model's files, or the request, name, as sentence-transformers cuts them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
+from tests.support.copies import update
 from tests.support.items import Served
 from tests.support.models import save_bert, save_cross_encoder, save_splade
 
@@ -16,8 +16,7 @@ SIDES = ("left", "right")
 
 
 def with_side(directory: Path, side: str) -> Path:
-    path = directory / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": side}))
+    update(directory / "tokenizer_config.json", truncation_side=side)
     return directory
 
 

@@ -14,6 +14,7 @@ from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.shared.readers.processor import GENERATED
 from sie_triton.models.families.whisper import findings
 from sie_triton.models.inputs.mel import whisper_spectrogram
+from tests.support.copies import copy
 from tests.support.deadlines import given_up
 from tests.support.readers import Reader
 from tests.support.sounds import saved, sound
@@ -71,11 +72,6 @@ def directory(tmp_path_factory, minilm_directory):
 def ours(directory):
     assert family_in(directory)[0] == "whisper"
     return Transcribing(directory)
-
-
-@pytest.fixture(scope="module")
-def library(directory):
-    return Library(directory)
 
 
 def test_tokens_and_times_are_those_of_the_library(ours, library):
@@ -232,10 +228,6 @@ def test_a_calibration_sample_has_windows_of_its_cost(ours):
     ],
 )
 def test_files_that_cannot_be_served_are_refused_by_key(tmp_path, directory, file, key, value):
-    for path in directory.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    content = json.loads((tmp_path / file).read_text())
-    (tmp_path / file).write_text(json.dumps({**content, key: value}))
     with pytest.raises(LoadError) as failed:
-        family_in(tmp_path)
+        family_in(copy(directory, tmp_path, file, **{key: value}))
     assert key in str(failed.value) or "translate" in str(failed.value)

@@ -15,7 +15,6 @@ from benchmarks.texts import texts
 from sie_triton import Item, SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.models.inputs.features import num_pieces
-from sie_triton.models.inputs.request_parts import features_of
 from tests.conftest import GLINER
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS
@@ -180,8 +179,7 @@ def before(end, entities):
 
 def test_the_tokens_of_all_pieces_are_counted(client, extractor):
     several = ["Ada", " ".join(texts(60, seed=4)), "Grace Hopper"]
-    asked, _, _ = extractor._read(several, LABELS, {})
-    (features,) = features_of(extractor.processor, [asked])
+    features = extractor.features(several, LABELS)
     (first, second, third), lengths = num_pieces(features, 3).tolist(), features["input_ids"].lengths.tolist()
     assert (first, third) == (1, 1)
     assert second > 3

@@ -1,6 +1,5 @@
 """Small models that find objects in images, with fixed-seed weights, as transformers saves them."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 import transformers
 
 from sie_triton.errors import InputError
-from tests.support.items import Served
+from tests.support.extraction import Extractor, Request
 from tests.support.models import SIZES, save_tokenizer
 from tests.support.pictures import of_all_kinds, picture, saved, upright
 from tests.support.towers import TEXT, VISION
@@ -59,24 +58,14 @@ def closing(path: Path) -> None:
     made.save(str(path))
 
 
-class Finder(Served):
-    """The family, without a server."""
+class Finder(Extractor):
+    """The family, without a server: the objects in each file."""
 
     def __init__(self, family: str, directory: Path, **changes: Any) -> None:
-        super().__init__(family, directory, **{"inputs": ("image",), "tasks": ("extract",), "dims": {}, **changes})
+        super().__init__(family, directory, **{"inputs": ("image",), **changes})
 
-    def __call__(self, files: Sequence[bytes], labels: Sequence[str], **given: Any) -> list[list[dict[str, Any]]]:
-        """The objects in each file."""
-        return self.all_of([(files, labels, given)])[0]
-
-    def all_of(self, requests: Sequence[tuple[Sequence[bytes], Sequence[str], dict[str, Any]]]) -> list[Any]:
-        """Several requests whose items share one forward pass."""
-        sent = [
-            ({"image": files, "labels": [label.encode() for label in labels]}, given)
-            for files, labels, given in requests
-        ]
-        answers = self.together("extract", sent)
-        return [[json.loads(each)["objects"] for each in answer["extraction"]] for answer in answers]
+    def extract(self, requests: Sequence[Request]) -> list[list[Any]]:
+        return [[each["objects"] for each in answers] for answers in super().extract(requests)]
 
 
 class Owl:

@@ -49,9 +49,11 @@ def num_compared(ours: Extractor, library: GLiNER, several: Sequence[Mapping[str
     return num_found
 
 
-def save_gliner(root: Path, tokenizer: Path, architecture: str = "bert", kind: str = "span", **config: Any) -> GLiNER:
+def save_gliner(
+    root: Path, tokenizer: Path, architecture: str = "bert", kind: str = "span", *, seed: int = 5, **config: Any
+) -> GLiNER:
     """`kind`: span or token; `config` goes into gliner_config.json. Saved in root / "model"."""
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     save_tokenizer(root / "tokenizer", tokenizer)
     settings = {
         "model_name": str(root / "tokenizer"),
@@ -62,31 +64,6 @@ def save_gliner(root: Path, tokenizer: Path, architecture: str = "bert", kind: s
         "max_width": 5,
         **config,
     }
-    return _saved(root, settings)
-
-
-def save_gliner_bi(
-    root: Path, tokenizer: Path, architecture: str = "bert", labels: str = "bert", kind: str = "span", **config: Any
-) -> GLiNER:
-    """The same with an encoder of its own for labels."""
-    torch.manual_seed(6)
-    for name in ("tokenizer", "labels"):
-        save_tokenizer(root / name, tokenizer)
-    settings = {
-        "model_name": str(root / "tokenizer"),
-        "labels_encoder": str(root / "labels"),
-        "hidden_size": 64,
-        "dropout": 0.0,
-        "encoder_config": CONFIGS[architecture].to_dict(),
-        "labels_encoder_config": CONFIGS[labels].to_dict(),
-        "span_mode": {"span": "markerV0", "token": "token_level"}[kind],
-        "max_width": 5,
-        **config,
-    }
-    return _saved(root, settings)
-
-
-def _saved(root: Path, settings: dict[str, Any]) -> GLiNER:
     model = GLiNER.from_config(settings, backbone_from_pretrained=False)
     with torch.no_grad():
         for name, parameter in model.model.named_parameters():
@@ -96,3 +73,12 @@ def _saved(root: Path, settings: dict[str, Any]) -> GLiNER:
     model.eval()
     model.save_pretrained(root / "model", safe_serialization=True)
     return model
+
+
+def save_gliner_bi(
+    root: Path, tokenizer: Path, architecture: str = "bert", labels: str = "bert", kind: str = "span", **config: Any
+) -> GLiNER:
+    """The same with an encoder of its own for labels."""
+    save_tokenizer(root / "labels", tokenizer)
+    own = {"labels_encoder": str(root / "labels"), "labels_encoder_config": CONFIGS[labels].to_dict()}
+    return save_gliner(root, tokenizer, architecture, kind, seed=6, **own, **config)

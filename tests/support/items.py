@@ -1,15 +1,17 @@
-"""A family without a server: everything between a client's items and the output tensors."""
+"""Encoding by a family without a server: everything between a client's items and the output tensors."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sie_triton.client.items import encoded
 from sie_triton.contract import VERBS, Batch, Computed
-from sie_triton.contract.spec import ANY_LENGTH
+from sie_triton.contract.spec import ANY_LENGTH, Runtime
 from sie_triton.contract.tensors import lengths_of
+from sie_triton.models.catalog import recognise
 from sie_triton.models.families import family, fitted, load_processor, model_of
 from sie_triton.models.inputs import KIND_OF, kind_of
 from sie_triton.models.inputs.features import join, num_pieces
@@ -30,9 +32,8 @@ class Served:
     """A family's processor and adapter over the weights in `directory`; `changes` are fields of the ModelSpec."""
 
     def __init__(self, name: str, directory, **changes: Any) -> None:
-        usual = {"inputs": ("text", "image"), "max_sequence_length": ANY_LENGTH}
-        engine = family(name).default_engine
-        self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
+        usual = {"inputs": ("text", "image"), "max_sequence_length": ANY_LENGTH, "engine": family(name).default_engine}
+        self.spec = fitted(spec(family=name, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         made = with_tokenizers(self.spec, directory)
         with naming(directory, made):
@@ -42,40 +43,44 @@ class Served:
     def encode(self, items: Sequence[Any], **given: Any) -> dict[str, np.ndarray]:
         return self.together("encode", [(encoded(items), given)])[0]
 
+    @contextmanager
+    def padded(self) -> Iterator[None]:
+        """Encode by the path that pads rows, not by the one that packs them."""
+        self.adapter.encoder.use("padded")
+        try:
+            yield
+        finally:
+            self.adapter.encoder.use("packed")
+
     def together(self, verb_name: str, requests: Sequence[tuple[Sent, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """The outputs of several requests whose items share one forward pass; `lora` may be among the parameters."""
+        """The outputs of several requests whose items share one forward pass."""
         verb = VERBS[verb_name]
-        loras = [given.get("lora", "") for _, given in requests]
-        usual = self.spec.profiles[0].parameters
-        requests = [
-            (sent, {**usual, **{name: value for name, value in given.items() if name != "lora"}})
-            for sent, given in requests
-        ]
+        named = [given.get("lora", "") for _, given in requests]
+        requests = [(sent, {key: each for key, each in given.items() if key != "lora"}) for sent, given in requests]
         read = [self.asked(verb_name, *request) for request in requests]
+        usual = self.spec.profiles[0].parameters
         features = features_of(self.processor, read)
         num_elements = [sum(len(framed.part.elements) for framed in asked) for asked in read]
         num_items = [len(asked[0].part.elements) for asked in read]
         counts = [num_pieces(each, count) for each, count in zip(features, num_elements, strict=True)]
         whole = join(features)
         check_features(whole, self.model.features, self.spec.max_sequence_length, self.adapter.limits)
-        options = [given for count, (_, given) in zip(counts, requests, strict=True) for _ in range(count.sum())]
+        each_of = [i for i, count in enumerate(counts) for _ in range(count.sum())]
+        options, loras = [{**usual, **requests[i][1]} for i in each_of], [named[i] for i in each_of]
         is_query = [
             each
             for elements, items, (_, given) in zip(num_elements, num_items, requests, strict=True)
             for each in verb.is_query(given, elements, items)
         ]
         wanted = frozenset().union(*(verb.needed(self.model, given) for _, given in requests))
-        named = (
-            [name for name, count in zip(loras, counts, strict=True) for _ in range(count.sum())] if any(loras) else []
-        )
-        with self.adapter.encoder.adapted(named) if named else nullcontext():
-            result = self.adapter.forward(Batch(whole, np.array(is_query), wanted, options, named))
+        with self.adapter.encoder.adapted(loras) if any(loras) else nullcontext():
+            result = self.adapter.forward(Batch(whole, np.array(is_query), wanted, options, loras))
         rows, answers, start = rows_of(result, len(options), lengths_of(verb.computed(self.model))), [], 0
         for count, (sent, given) in zip(counts, requests, strict=True):
             end = start + int(count.sum())
             tensors = verb.collect(self.model, given, rows[start:end], count)
             passed_on = {t.name: arrays(sent)[t.name] for t in verb.passed_on(self.model) if t.name in sent}
-            computed, answering = Computed(given, {**tensors, **passed_on}), verb.answering(self.model)
+            computed, answering = Computed({**usual, **given}, {**tensors, **passed_on}), verb.answering(self.model)
             answering.prepare([computed])
             answers.append(dict(answering.outputs(computed)))
             start = end
@@ -84,7 +89,7 @@ class Served:
     def asked(self, verb_name: str, sent: Sent, given: Mapping[str, Any]) -> RequestParts:
         """Read and prepare items; InputError names the faulty item."""
         verb, profile = VERBS[verb_name], self.spec.profiles[0]
-        found = arrays(sent)
+        found = arrays({name: values for name, values in sent.items() if len(values)})
         tensors = verb.inputs(self.spec.inputs)
         elements = {t.name: KIND_OF[t.name].read(found[t.name][None] if t.name in found else None, t) for t in tensors}
         parts = verb.read(elements, given, profile, self.model)
@@ -97,6 +102,15 @@ class Served:
         (strand,) = made.strands(1)
         list(strand)
         return done[0]
+
+
+class Recognised(Served):
+    """The processor and adapter of a directory as it is recognised, without a model file."""
+
+    def __init__(self, directory: Path, **changes: Any) -> None:
+        found = recognise(directory, "m", {"weights_path": str(directory)}).resolve(Runtime())
+        usual = {name: getattr(found, name) for name in ("inputs", "dims", "profiles", "max_sequence_length")}
+        super().__init__(found.family, directory, **{**usual, **changes})
 
 
 def arrays(sent: Sent) -> dict[str, np.ndarray]:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from sie_triton.contract import Batch, Features, Ragged
+from sie_triton.contract import Batch, Ragged
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TOKEN_TYPE_IDS
 from sie_triton.engines import open_engine
@@ -34,19 +34,6 @@ def with_tokenizers(spec: ModelSpec, directory: Path) -> Path:
 
 def load_adapter(spec: ModelSpec, directory: Path, measurements: Measurements | None = None) -> Adapter:
     return families.load_adapter(spec, directory, open_engine(spec, "cpu", measurements or Measurements()))
-
-
-class Tokens(NamedTuple):
-    """Batch with input_ids and type_ids: int32 [tokens], the texts one after another; lengths: int32 [texts]."""
-
-    input_ids: Any
-    lengths: Any
-    type_ids: Any = None
-
-    @classmethod
-    def of(cls, features: Features) -> "Tokens":
-        types = features.get(TOKEN_TYPE_IDS.name)
-        return cls(*features[INPUT_IDS.name], None if types is None else types.values)
 
 
 def token_batch(

@@ -18,6 +18,7 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, 
 
 from benchmarks.texts import texts
 from sie_triton.models.families.llm_reranker import FORMATS
+from tests.support.copies import update
 
 SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -219,8 +220,7 @@ def save_stanford(root: Path, tokenizer: Path, metadata: dict[str, Any] | None, 
     weights = {f"{encoder.base_model_prefix}.{name}": weight for name, weight in encoder.state_dict().items()}
     torch.manual_seed(3)
     save_file({**weights, "linear.weight": torch.randn(32, 64)}, root / "model.safetensors")
-    config = json.loads((root / "config.json").read_text())
-    (root / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    update(root / "config.json", architectures=["HF_ColBERT"])
     if metadata is not None:
         (root / "artifact.metadata").write_text(json.dumps(metadata))
     return root

@@ -12,12 +12,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from tests.support.copies import copy
 from tests.support.models import SIZES
 from tests.support.pictures import upright
 from tests.support.tokenizers import KINDS
+from tests.support.towers import VISION, enlarge
 
 LANGUAGE = {**SIZES, "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 256}
-SIGLIP = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
 QWEN_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 QWEN_VISION = {
     "qwen2_vl": {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 2},
@@ -32,17 +33,6 @@ QWEN_VISION = {
     },
 }
 
-QWEN3_VISION = {
-    "depth": 3,
-    "hidden_size": 32,
-    "out_hidden_size": 64,
-    "num_heads": 2,
-    "intermediate_size": 64,
-    "patch_size": 16,
-    "num_position_embeddings": 64,
-    "deepstack_visual_indexes": [0, 1],
-}
-
 
 def save_colpali(directory: Path, tokenizer: Path) -> Path:
     """Save a model for images of 56 × 56 in 16 patches, whose token is not in the vocabulary."""
@@ -55,13 +45,13 @@ def save_colpali(directory: Path, tokenizer: Path) -> Path:
     torch.manual_seed(21)
     config = transformers.PaliGemmaConfig(
         text_config=transformers.GemmaConfig(**LANGUAGE, head_dim=16, pad_token_id=0),
-        vision_config=transformers.SiglipVisionConfig(**SIGLIP, image_size=56, patch_size=14, vision_use_head=False),
+        vision_config=transformers.SiglipVisionConfig(**VISION, image_size=56, patch_size=14, vision_use_head=False),
         projection_dim=64,
         hidden_size=64,
         image_token_index=processor.image_token_id,
     )
     model = transformers.ColPaliForRetrieval(transformers.ColPaliConfig(vlm_config=config, embedding_dim=32))
-    return _saved(directory, model, processor)
+    return save(directory, model, processor)
 
 
 def save_colqwen2(directory: Path, tokenizer: Path, kind: str = "qwen2_vl", **image_settings: Any) -> Path:
@@ -78,55 +68,15 @@ def save_colqwen2(directory: Path, tokenizer: Path, kind: str = "qwen2_vl", **im
         "vision_config": {"patch_size": 14, **QWEN_VISION[kind]},
     }
     model = transformers.ColQwen2ForRetrieval(transformers.ColQwen2Config(vlm_config=config, embedding_dim=32))
-    return _saved(directory, model, processor)
-
-
-def save_qwen3_vl(directory: Path, tokenizer: Path) -> Path:
-    """Save a whole Qwen3-VL, whose tokenizer appends [SEP] to every text, as the real one appends <|endoftext|>."""
-    fast = page_tokenizer(tokenizer, QWEN_TOKENS, behind="[SEP]")
-    torch.manual_seed(23)
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
-    language = {**LANGUAGE, "vocab_size": len(fast), "head_dim": 16, "rope_parameters": rope, "pad_token_id": 0}
-    config = transformers.Qwen3VLConfig(
-        image_token_id=fast.convert_tokens_to_ids("<|image_pad|>"), text_config=language, vision_config=QWEN3_VISION
-    )
-    images = transformers.Qwen2VLImageProcessorPil(
-        patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3, min_pixels=65536, max_pixels=16777216
-    )
-    fast.save_pretrained(directory)
-    return _saved(directory, transformers.Qwen3VLForConditionalGeneration(config), images)
-
-
-def save_nemo_colembed(directory: Path, tokenizer: Path, **settings: Any) -> Path:
-    """Save a Qwen3-VL under the type of Nemotron ColEmbed; `settings` are those of the processor.
-
-    The weights of its final norm are random, because equal ones would not show in unit vectors.
-    """
-    save_qwen3_vl(directory, tokenizer)
-    file = directory / "config.json"
-    name = "Qwen3VLNemotronEmbedModel"
-    own = {
-        "model_type": "qwen3_vl_nemotron_embed",
-        "architectures": [name],
-        "pooling": "colbert",
-        "auto_map": {"AutoModel": f"modeling_qwen3_vl_nemotron_embed.{name}"},
-    }
-    file.write_text(json.dumps({**json.loads(file.read_text()), **own}))
-    weights = load_file(directory / "model.safetensors")
-    norm = weights["model.language_model.norm.weight"]
-    norm.copy_(torch.rand(norm.shape, generator=torch.manual_seed(24)) + 0.2)
-    save_file(weights, directory / "model.safetensors", {"format": "pt"})
-    (directory / "processor_config.json").write_text(json.dumps(settings))
-    return directory
+    return save(directory, model, processor)
 
 
 def as_engine_saves(directory: Path, target: Path) -> Path:
     """Save the same ColQwen2 as colpali-engine's class does."""
     config = json.loads((directory / "config.json").read_text())["vlm_config"]
     names = {"qwen2_vl": "ColQwen2", "qwen2_5_vl": "ColQwen2_5"}
-    for path in directory.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
     own = {"architectures": [names[config["model_type"]]], "embedding_dim": 32}
+    copy(directory, target)
     (target / "config.json").write_text(json.dumps({**config, **own}))
     weights = {
         name.removeprefix("vlm.").replace("embedding_proj_layer", "custom_text_proj"): tensor
@@ -153,11 +103,9 @@ def page_tokenizer(
     return fast
 
 
-@torch.no_grad()
-def _saved(directory: Path, model: transformers.PreTrainedModel, processor: Any) -> Path:
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter *= 4  # so that one item is far from another
+def save(directory: Path, model: transformers.PreTrainedModel, processor: Any) -> Path:
+    """Save a model with larger weights than it was made with, and its processor."""
+    enlarge(model)
     model.eval().save_pretrained(directory)
     processor.save_pretrained(directory)
     return directory
@@ -180,11 +128,10 @@ class PageLibrary:
     def text(self, text: str) -> torch.Tensor:
         return self(**self.processor(text=[text], return_tensors="pt"))
 
-    def image(self, file: bytes, *, has_grid: bool = True) -> torch.Tensor:
-        """Without `has_grid` a model of Qwen's counts an image's tokens one after another."""
+    def image(self, file: bytes) -> torch.Tensor:
         inputs = self.processor(images=[upright(file)], return_tensors="pt")
         inputs.pop("labels", None)
-        if self.is_qwen and has_grid:
+        if self.is_qwen:
             ids = inputs["input_ids"]
             is_image = (ids == self.processor.image_token_id).int()
             inputs["position_ids"], _ = self.model.vlm.get_rope_index(ids, is_image, inputs["image_grid_thw"])
@@ -237,13 +184,13 @@ def save_colsmol(directory: Path, tokenizer: Path, **image_settings: Any) -> Pat
     torch.manual_seed(25)
     config = transformers.Idefics3Config(
         text_config=transformers.LlamaConfig(**{**LANGUAGE, "vocab_size": len(fast), "pad_token_id": 0}),
-        vision_config={**SIGLIP, "image_size": 32, "patch_size": 8},
+        vision_config={**VISION, "image_size": 32, "patch_size": 8},
         image_token_id=fast.convert_tokens_to_ids("<image>"),
         scale_factor=2,
         embedding_dim=32,
     )
     fast.save_pretrained(directory)
-    return _saved(directory, ColIdefics3(config), transformers.Idefics3ImageProcessorPil(**small))
+    return save(directory, ColIdefics3(config), transformers.Idefics3ImageProcessorPil(**small))
 
 
 class SmolLibrary:

@@ -11,11 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from sie_triton.contract import Batch
-from sie_triton.contract.tensors import EXTRACTION
 from sie_triton.models.inputs.features import join
 from sie_triton.models.inputs.request_parts import features_of
 from sie_triton.pipeline.worker.__main__ import sampler_of
-from tests.support.items import Served
+from tests.support.extraction import Extractor
 from tests.support.models import save_tokenizer
 
 VOCABULARY = 30522  # of MiniLM's tokenizer
@@ -233,29 +232,16 @@ def data(found: list[dict[str, Any]]) -> list[Any]:
     return [each["data"] for each in found]
 
 
-class Reader(Served):
+class Reader(Extractor):
     """A reading family without a server: images or sounds to results."""
 
     def __init__(self, family: str, directory: Path, **changes: Any) -> None:
-        usual = {"inputs": ("image",), "dims": {}, "tasks": ("extract",)}
-        super().__init__(family, directory, **{**usual, **changes})
-
-    def __call__(self, files: list[bytes], **given: Any) -> list[dict[str, Any]]:
-        return self.answers([(files, given)])[0]
+        super().__init__(family, directory, **{"inputs": ("image",), **changes})
 
     def answers(self, requests: Any) -> list[list[dict[str, Any]]]:
-        """Results of several requests whose items share a forward pass: files and parameters of each; `labels` among
-        them.
-        """
-        (kind,) = self.spec.inputs
-        sent = [
-            (
-                {kind: files, "labels": [label.encode() for label in given.get("labels", ())]},
-                {name: value for name, value in given.items() if name != "labels"},
-            )
-            for files, given in requests
-        ]
-        return [[json.loads(each) for each in found[EXTRACTION.name]] for found in self.together("extract", sent)]
+        """Results of several requests whose items share a forward pass: files and parameters of each, with labels."""
+        read = [(files, {**given}) for files, given in requests]
+        return self.extract([(files, given.pop("labels", ()), given) for files, given in read])
 
     def sample(self, total: int) -> Batch:
         """Return the batch that calibration measures."""

@@ -1,13 +1,16 @@
 """Small models of two towers with fixed-seed weights, as transformers saves them."""
 
+import io
 import json
 import string
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 import transformers
+from PIL import Image, ImageOps
 
 from tests.support.models import SIZES, save_tokenizer
 
@@ -107,6 +110,34 @@ def enlarge(model: torch.nn.Module) -> None:
             parameter *= 4
 
 
+class TowersLibrary:
+    """Reference of transformers for CLIP and SigLIP: unit vectors of texts and of images."""
+
+    def __init__(self, directory: Path) -> None:
+        self.model = transformers.AutoModel.from_pretrained(directory).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        self.processor = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
+
+    @torch.inference_mode()
+    def texts(self, texts: list[str]) -> np.ndarray:
+        """SigLIP pads texts and reads the padding, CLIP does not."""
+        is_clip = self.model.config.model_type == "clip"
+        length = self.model.config.text_config.max_position_embeddings
+        padding = True if is_clip else "max_length"
+        inputs = self.tokenizer(texts, padding=padding, truncation=True, max_length=length, return_tensors="pt")
+        read = ("input_ids", "attention_mask") if is_clip else ("input_ids",)
+        return unit(self.model.get_text_features(**{name: inputs[name] for name in read}).pooler_output)
+
+    @torch.inference_mode()
+    def images(self, files: list[bytes]) -> np.ndarray:
+        images = [ImageOps.exif_transpose(Image.open(io.BytesIO(file))) for file in files]
+        return unit(self.model.get_image_features(**self.processor(images, return_tensors="pt")).pooler_output)
+
+
+def unit(vectors: torch.Tensor) -> np.ndarray:
+    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
+
+
 # Of 4000 Hz: a window of 1 s is 51 frames, which cost 8 tokens of text. The library shrinks a long sound to
 # 64 bands, however many there are.
 MEL = {
@@ -138,10 +169,8 @@ def save_clap(directory: Path, tokenizer: Path, *, is_fused: bool = False, **mel
     text = {**SIZES, "intermediate_size": 128, "max_position_embeddings": 66, "pad_token_id": 0}
     sound = {**SOUND, "enable_fusion": is_fused, "fusion_type": "aff_2d" if is_fused else None}
     model = transformers.ClapModel(transformers.ClapConfig(text_config=text, audio_config=sound, projection_dim=32))
+    enlarge(model)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter *= 4  # so that one item is far from another
         for name, statistic in model.named_buffers():
             if "running" in name:
                 statistic.copy_(torch.rand(statistic.shape) * 50 - (0 if "var" in name else 60))

@@ -11,8 +11,7 @@ from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
 from sie_triton.errors import LoadError
 from sie_triton.models.families.base import Recognised, TextFamily
-from sie_triton.models.families.sentence_transformer import PoolingOptions
-from sie_triton.models.families.shared.recognised import reason_with_file
+from sie_triton.models.families.sentence_transformer import PoolingOptions, reason_with_file
 from sie_triton.models.families.shared.token_pooling import TOKEN_POOLING
 from sie_triton.models.inputs.prompt import own_prompt
 

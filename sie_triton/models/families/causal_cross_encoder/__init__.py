@@ -89,10 +89,6 @@ class CausalFiles:
         return f"modules.json: {name}, {LOGIT_SCORE} of {tokens}, {self.activation.rpartition('.')[2]}"
 
 
-def is_causal_cross_encoder(directory: Path) -> bool:
-    return LOGIT_SCORE in [kind for kind, _ in modules_of(directory)]
-
-
 def _message_format(settings: Fields) -> str:
     """Return how messages hold their texts; raise LoadError if the library does not write pairs as messages."""
     ways = settings.fields("modality_config")
@@ -114,7 +110,7 @@ class CausalCrossEncoder(TextFamily):
     files = (FILE,)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if not is_causal_cross_encoder(directory):
+        if LOGIT_SCORE not in [kind for kind, _ in modules_of(directory)]:
             return None
         files = CausalFiles.read(directory)
         weights = (files.text.transformer,)

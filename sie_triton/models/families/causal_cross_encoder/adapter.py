@@ -12,7 +12,7 @@ from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.causal_cross_encoder import CausalFiles
 from sie_triton.models.families.shared.judge import Judge
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 
 class CausalCrossEncoderAdapter(TokenAdapter):

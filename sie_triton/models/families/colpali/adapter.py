@@ -8,19 +8,12 @@ from transformers import AutoModelForPreTraining
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.colpali import ColPali, images_of, load_processor
 from sie_triton.models.families.shared.pages.tower_adapter import PageTowerAdapter
 
 
-class ColPaliAdapter(PageTowerAdapter):
-    """ColPali adapter. Positions are from 1, as in PaliGemma."""
-
-    first_position = 1
-
-
-def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PageTowerAdapter:
     files = ColPali.read(directory)
     plan, _ = images_of(files)
     page = load_processor(spec, directory).page(*plan.shape)
@@ -29,8 +22,6 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPa
     encoder = engine.language_model(vlm.language_model, is_causal=False)
     engine.settle(encoder)
     vision = engine.prepared(VisionTower(vlm.vision_tower, plan))
-    for layer in (vlm.multi_modal_projector, model.embedding_proj_layer):
-        own_pages(layer)
     limits = {READ.name: max(files.longest, int(page[READ.name].values[0]))}
-    projection = model.embedding_proj_layer
-    return ColPaliAdapter(encoder, vision, vlm.multi_modal_projector, projection, files, page, limits)
+    layers = (vlm.multi_modal_projector, model.embedding_proj_layer)
+    return PageTowerAdapter(encoder, vision, *layers, files, page, limits, first_position=1)  # as in PaliGemma

@@ -8,18 +8,16 @@ import torch
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.engines.torch.prepack import own_pages
-from sie_triton.models.families.colqwen2.adapter import ColQwen2Adapter
 from sie_triton.models.families.colqwen3 import ColQwen3, ColQwen3Options, load_processor, plan_of
 from sie_triton.models.families.qwen3_vl_embedding import QWEN3_VL
 from sie_triton.models.families.shared.pages import PAGE
+from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter, parts_of
 from sie_triton.models.inputs.patch_resizing import patched_size
 
 VLM, PROJECTION = "vlm.model.", "embedding_proj_layer."
 
 
-def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PatchAdapter:
     files = ColQwen3.read(directory)
     plan = plan_of(files, ColQwen3Options.of(spec))
     page = load_processor(spec, directory).page(*patched_size(*PAGE, plan))
@@ -28,8 +26,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQw
     # Names and shapes of the other weights are those of Qwen3-VL.
     weights = Checkpoint(directory, engine.dtype, engine.device, VLM)
     vlm: Any = engine.load_part({**files.vlm.values, "model_type": QWEN3_VL}, weights, VLM)
-    encoder = engine.language_model(vlm.language_model)
-    engine.settle(encoder)
-    vision = engine.prepared(PatchTower(vlm.visual, plan))
-    own_pages(projection)
-    return ColQwen2Adapter(encoder, vision, projection, files, page)
+    return PatchAdapter(*parts_of(vlm, plan, engine), files, page, projection)

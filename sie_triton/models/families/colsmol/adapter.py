@@ -10,7 +10,6 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.tower import VisionTower
 from sie_triton.models.families.colsmol import ColSmol, load_processor, tile_counts
 from sie_triton.models.families.shared.pages.multimodal_adapter import PROJECTION
@@ -34,8 +33,6 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PageT
     vision = engine.prepared(VisionTower(vlm.vision_model, plan.tile))
     layer = torch.nn.Linear(files.text.integer("hidden_size", least=1), files.dim, device="meta")
     projection = Checkpoint(files.directory, engine.dtype, engine.device, PREFIX).fill(layer, PREFIX)
-    for each in (vlm.connector, projection):
-        own_pages(each)
     encoder.loras.model.aliases[LINEAR] = PROJECTION
     num_patches, num_tokens = tile_counts(files)
     limits = {READ.name: files.longest + plan.most_tiles * (num_patches + num_tokens + AROUND_TILE)}

@@ -12,7 +12,7 @@ from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 
 class CrossEncoderAdapter(TokenAdapter):

@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Ge
 
 from sie_triton.contract import Extraction, Features, Findings, Parameter, ParameterValue, Part, Ragged, Rows
-from sie_triton.contract.spec import ANY_LENGTH, ModelSpec
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DOCUMENT, IMAGE, READ, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family, Options
@@ -62,9 +62,6 @@ class Docling(Family):
     engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}
     environment = "docling"
     reference_adapters = ("docling:DoclingAdapter",)
-
-    def longest(self, directory: Path) -> int:
-        return ANY_LENGTH
 
 
 class DocumentProcessor(Processor):

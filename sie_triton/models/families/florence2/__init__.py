@@ -66,10 +66,6 @@ PHRASES = (
 BANNED = frozenset(PHRASES.split(","))
 
 
-def is_original(config: Fields) -> bool:
-    return config.fields("vision_config").has("dim_embed")
-
-
 def as_transformers(config: Fields) -> Mapping[str, Any]:
     """Translate Microsoft's config.json to that of transformers, which computes the same as the published code.
 
@@ -117,7 +113,7 @@ class Florence2Files:
     @classmethod
     def read(cls, directory: Path) -> "Florence2Files":
         config = read_fields(directory / "config.json")
-        original = as_transformers(config) if is_original(config) else None
+        original = as_transformers(config) if config.fields("vision_config").has("dim_embed") else None
         if original is not None:
             config = Fields(config.where, original)
         vision, text = config.fields("vision_config"), config.fields("text_config")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.contract import Extraction, Features, Findings, Label, ParameterValue, Part, Ragged, Rows
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.spec import ModelSpec
@@ -132,11 +132,6 @@ def check_supported(config: Fields) -> None:
         raise config.unserved("encoder_config is missing")
 
 
-def is_gliclass(directory: Path) -> bool:
-    path = directory / "config.json"
-    return has_file(path) and read_fields(path).values.get("model_type") == "GLiClass"
-
-
 SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] index of the token behind the labels", "", 0)
 
 # Number of label tokens in an item for measuring.
@@ -162,7 +157,7 @@ class Gliclass(Family):
     reference_adapters = ("gliclass:GLiClassAdapter",)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if not is_gliclass(directory):
+        if read_fields(directory / "config.json", required=False).values.get("model_type") != "GLiClass":
             return None
         files = GliclassFiles.read(directory)
         reason = f"config.json: GLiClass, {files.scorer} over {files.architecture}"

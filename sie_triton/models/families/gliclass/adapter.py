@@ -17,8 +17,7 @@ from sie_triton.models.families.gliclass import SEPARATOR, GliclassFiles
 from sie_triton.models.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
 from sie_triton.models.families.shared.classes import CLASS_LOGITS, SCORING, is_multi
 from sie_triton.models.families.shared.labels.words import pieces_of
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
-from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.families.shared.token_batch import TokenAdapter, tokens
 
 
 class GliclassAdapter(TokenAdapter):

@@ -21,7 +21,7 @@ from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, s
 from sie_triton.models.families.shared.labels.word_reader import WordReader
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 MARKER = "span_rep_layer.span_rep_layer."
 LABELS = "prompt_rep_layer."

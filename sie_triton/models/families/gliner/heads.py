@@ -22,9 +22,9 @@ Ints = npt.NDArray[np.int64]
 
 
 class Candidates(NamedTuple):
-    """Candidates: first and last word, int64 [n]; label, int64 [n]; score, float32 [n].
+    """Spans or pairs: first and last word, or two entities, int64 [n]; label, int64 [n]; score, float32 [n].
 
-    Ordered by first word, last word and label, so that the first of equal scores is kept.
+    Ordered by first, last and label, so that the first of equal scores is kept.
     """
 
     first: Ints

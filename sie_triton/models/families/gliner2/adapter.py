@@ -19,12 +19,12 @@ from sie_triton.contract.transforms.overlap import resolved
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.models.families.gliner.heads import Candidates
 from sie_triton.models.families.gliner2 import Gliner2Files
 from sie_triton.models.families.gliner2.heads import (
     INSTANCES,
     MAX_COUNT,
     Instances,
-    ScoredSpans,
     Spans,
     stacked,
     two_layers,
@@ -46,8 +46,7 @@ from sie_triton.models.families.gliner2.tensors import (
 from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
-from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.families.shared.token_batch import TokenAdapter, tokens
 
 
 class Group(NamedTuple):
@@ -162,7 +161,7 @@ class Gliner2Adapter(TokenAdapter):
         wanted, heads = queries.states[torch.from_numpy(of_words).to(words.device)], self._heads
         found = heads.spans(heads.spans.ends(words), wanted, torch.from_numpy(least[of_words]).to(words.device))
         kept = kept_of(found, policy)
-        asked = queries.keys[of_words[found.query[kept]]]
+        asked = queries.keys[of_words[found.label[kept]]]
         places = np.stack([spans[found.first[kept], 0], spans[found.last[kept], 1]], 1)
         return np.concatenate([asked, places], 1).astype(np.int32), found.score[kept]
 
@@ -207,10 +206,10 @@ def joined(queries: Sequence[Queries]) -> Queries:
     )
 
 
-def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
+def kept_of(found: Candidates, policy: str) -> npt.NDArray[np.int64]:
     """Return indices of the rows to keep: of the best in the piece, those of each query that `policy` keeps."""
     best = np.sort(np.argsort(-found.score, kind="stable")[: LIMITS.max_candidates])
-    _, starts = np.unique(found.query[best], return_index=True)
+    _, starts = np.unique(found.label[best], return_index=True)
     kept = [np.empty(0, np.int64)]
     for rows in np.split(best, starts[1:]) if len(best) else ():
         spans = np.stack([found.first[rows], found.last[rows] + 1], 1)

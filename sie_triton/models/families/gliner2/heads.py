@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sie_triton.models.families.gliner.heads import SpanMarker, linear_layers
+from sie_triton.models.families.gliner.heads import Candidates, SpanMarker, linear_layers
 
 # Exclusive upper limit of the number of instances.
 MAX_COUNT = 20
@@ -115,23 +115,11 @@ INSTANCES: Mapping[str, Callable[[int], Instances]] = {
 }
 
 
-class ScoredSpans(NamedTuple):
-    """Spans: first and last word, and query, int64 [n]; score, float32 [n]. Ordered by query, then by position."""
-
-    first: npt.NDArray[np.int64]
-    last: npt.NDArray[np.int64]
-    query: npt.NDArray[np.int64]
-    score: npt.NDArray[np.float32]
-
-
 class Ends(NamedTuple):
     """States of words as the first and as the last word of a span, both [words, 4 d]."""
 
     first: torch.Tensor
     last: torch.Tensor
-
-    def of(self, index: slice) -> "Ends":
-        return Ends(self.first[index], self.last[index])
 
 
 class Spans(nn.Module):
@@ -151,8 +139,8 @@ class Spans(nn.Module):
             self.marker.project_end(words).relu() @ first.weight[:, size:].T,
         )
 
-    def forward(self, ends: Ends, queries: torch.Tensor, thresholds: torch.Tensor) -> ScoredSpans:
-        """Score the spans of one piece; queries [q, d], thresholds [q]."""
+    def forward(self, ends: Ends, queries: torch.Tensor, thresholds: torch.Tensor) -> Candidates:
+        """Score the spans of one piece; queries [q, d], which are the labels, thresholds [q]. Ordered by query."""
         pieces = []
         num_words = len(ends.first)
         for width in range(min(self._max_width, num_words)):
@@ -161,7 +149,7 @@ class Spans(nn.Module):
             pieces.append((start, start + width, which, scores[start, which]))
         first, last, query, score = (torch.cat(each).cpu().numpy() for each in zip(*pieces, strict=True))
         order = np.lexsort((last, first, query))
-        return ScoredSpans(first[order], last[order], query[order], score[order])
+        return Candidates(first[order], last[order], query[order], score[order])
 
     def of_single(self, ends: Ends, queries: torch.Tensor) -> npt.NDArray[np.float32]:
         """Return the score of each single word, [w, q]."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.contract import Extraction, Features, Findings, Label, Parameter, ParameterValue, Part, Ragged, Rows
-from sie_triton.contract.spec import ANY_LENGTH, ModelSpec
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import READ, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family
@@ -60,9 +60,6 @@ class GlinerLibrary(Family):
 
     def keeps_tokenizer(self, directory: Path) -> bool:
         return True
-
-    def longest(self, directory: Path) -> int:
-        return ANY_LENGTH
 
 
 class PlainProcessor(Processor):

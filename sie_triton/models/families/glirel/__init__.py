@@ -113,10 +113,6 @@ def other_repositories(directory: Path) -> dict[str, str]:
     return {ENCODER: read_fields(directory / CONFIG).text("model_name")}
 
 
-def is_glirel(directory: Path) -> bool:
-    return has_file(directory / CONFIG)
-
-
 # Maximum entities of a text; the number of pairs is quadratic.
 MAX_ENTITIES = 256
 
@@ -182,7 +178,7 @@ class Glirel(Family):
     files = ("glirel_config.json", "encoder/*.json", "encoder/*.model")
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if not is_glirel(directory):
+        if not has_file(directory / CONFIG):
             return None
         files = GlirelFiles.read(directory)
         reason = f"glirel_config.json: relations over {files.architecture}"

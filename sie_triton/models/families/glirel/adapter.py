@@ -20,7 +20,7 @@ from sie_triton.models.families.shared.labels.spans import scored
 from sie_triton.models.families.shared.labels.word_reader import WordReader
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
 from sie_triton.models.families.shared.thresholds import least_scores
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 # Offsets from a label's marker to the tokens whose mean is the label's state.
 OFFSETS = {"ent_token": (0,), "label": (1,), "both": (0, 1)}
@@ -61,7 +61,7 @@ class GlirelAdapter(TokenAdapter):
         least = torch.from_numpy(least_scores(thresholds, options)).to(words.device)
         places = torch.from_numpy(known[:, 1:3].astype(np.int64)).to(words.device)
         found = self._head(words, places, self._head.of_labels(labels), least)
-        heads, tails = known[found.head], known[found.tail]
+        heads, tails = known[found.first], known[found.last]
         relations = [heads[:, :1], tails[:, :1], heads[:, 3:], tails[:, 3:], found.label[:, None]]
         return np.concatenate(relations, 1).astype(np.int32), found.score
 

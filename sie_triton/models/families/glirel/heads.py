@@ -4,28 +4,13 @@ Computes what glirel computes for each pair of entities, but the first layer ove
 entity.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from sie_triton.contract.limits import LIMITS
-from sie_triton.models.families.gliner.heads import PAIR_NUMBERS, SpanMarker, linear_layers, two_layers
-
-Ints = npt.NDArray[np.int64]
+from sie_triton.models.families.gliner.heads import PAIR_NUMBERS, Candidates, SpanMarker, linear_layers, two_layers
 
 HEAD_WIDTH = 64
-
-
-class ScoredPairs(NamedTuple):
-    """Head and tail, as numbers of the piece's entities, int64 [n]; label, int64 [n]; score, float32 [n]."""
-
-    head: Ints
-    tail: Ints
-    label: Ints
-    score: npt.NDArray[np.float32]
 
 
 class CrossAttention(nn.Module):
@@ -106,8 +91,8 @@ class RelationHead(nn.Module):
 
     def forward(
         self, words: torch.Tensor, places: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor
-    ) -> ScoredPairs:
-        """Score pairs: words [w, d], places [e, 2], labels [k, d] from `of_labels`, thresholds [k].
+    ) -> Candidates:
+        """Score pairs of entities: words [w, d], places [e, 2], labels [k, d] from `of_labels`, thresholds [k].
 
         `places` are the first and last word of each entity. The result is ordered by head, tail and label, and limited
         to the best.
@@ -126,7 +111,7 @@ class RelationHead(nn.Module):
             pair, label = torch.nonzero(scores > thresholds, as_tuple=True)
             found = (head[pair] + start, tail[pair], label, scores[pair, label])
             parts.append(tuple(each.cpu().numpy() for each in found))
-        return _best(ScoredPairs(*(np.concatenate(each) for each in zip(*parts, strict=True))))
+        return Candidates(*(np.concatenate(each) for each in zip(*parts, strict=True))).best()
 
     def _entities(self, words: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         marker = self.marker.span_marker
@@ -141,10 +126,3 @@ class RelationHead(nn.Module):
             return order[:, None] != order
         near = (places[:, 0][:, None] - places[:, 0]).abs() <= self._max_distance
         return (order[:, None] < order) | ((order[:, None] > order) & near)
-
-
-def _best(found: ScoredPairs) -> ScoredPairs:
-    if len(found.score) <= LIMITS.max_candidates:
-        return found
-    kept = np.sort(np.argsort(-found.score, kind="stable")[: LIMITS.max_candidates])
-    return ScoredPairs(found.head[kept], found.tail[kept], found.label[kept], found.score[kept])

@@ -36,8 +36,7 @@ from sie_triton.errors import InputError
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.labels.ids import thresholds_of
-from sie_triton.models.families.shared.labels.images import LabelledImages
-from sie_triton.models.families.shared.objects import EXTRACTION, score
+from sie_triton.models.families.shared.objects import EXTRACTION, LabelledImages, score
 from sie_triton.models.families.shared.thresholds import threshold
 from sie_triton.models.inputs.pixels import packed_pixels
 from sie_triton.models.inputs.tokenizer import open_tokenizer

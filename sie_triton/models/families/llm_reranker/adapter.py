@@ -11,7 +11,7 @@ from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.llm_reranker import RerankerOptions, judgement_ids
 from sie_triton.models.families.shared.judge import Judge
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 
 class RerankerAdapter(TokenAdapter):

@@ -6,32 +6,20 @@ from typing import Any
 import torch
 
 from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.contract import Batch, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.models.families.nemo_colembed import NemoColEmbed, load_processor
 from sie_triton.models.families.qwen3_vl_embedding import QWEN3_VL
-from sie_triton.models.families.shared.pages.multimodal_adapter import unit_vectors
-from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter
-from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter, parts_of
 
 
-class NemoColEmbedAdapter(PatchAdapter):
-    @torch.inference_mode()
-    def forward(self, batch: Batch) -> Rows:
-        return unit_vectors(self.hidden_states(batch), tokens(batch)[1])
-
-
-def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NemoColEmbedAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PatchAdapter:
     files = NemoColEmbed.read(directory)
     plan = PatchPlan.read(directory, files.vision)
     page = load_processor(spec, directory).page()
     # Names and shapes of the weights are those of Qwen3-VL.
     model: Any = engine.load(directory, config={**files.vlm.values, "model_type": QWEN3_VL})
-    encoder = engine.language_model(model.language_model, is_causal=False)
-    engine.settle(encoder)
+    encoder, vision = parts_of(model, plan, engine, is_causal=False)
     # After the probe, whose tolerance is relative to the largest entry of a state; the norm keeps that entry small.
     encoder.model.norm = torch.nn.Identity()
-    vision = engine.prepared(PatchTower(model.visual, plan))
-    return NemoColEmbedAdapter(encoder, vision, files.image_token, files.longest, page)
+    return PatchAdapter(encoder, vision, files, page)

@@ -13,7 +13,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.nli_classification import LABEL, judgement
 from sie_triton.models.families.shared.classes import CLASS_LOGITS
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 
 class NliAdapter(TokenAdapter):

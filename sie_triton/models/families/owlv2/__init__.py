@@ -24,8 +24,7 @@ from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.owlv2.resizing import in_square
 from sie_triton.models.families.shared.images import original_sizes
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids, labels_of
-from sie_triton.models.families.shared.labels.images import LabelledImages
-from sie_triton.models.families.shared.objects import EXTRACTION, score
+from sie_triton.models.families.shared.objects import EXTRACTION, LabelledImages, score
 from sie_triton.models.families.shared.thresholds import threshold
 from sie_triton.models.inputs.pixels import resized
 from sie_triton.models.inputs.tokenizer import open_tokenizer

@@ -10,9 +10,8 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
-from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, load_processor, plan_of
-from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter
+from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter, parts_of
 from sie_triton.models.families.shared.token_batch import tokens
 
 
@@ -28,7 +27,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3
     files = Qwen3VLEmbedding.read(directory)
     plan, page = plan_of(files), load_processor(spec, directory).page()
     model: Any = engine.load(files.directory)
-    encoder = engine.language_model(model.language_model)
-    engine.settle(encoder)
-    vision = engine.prepared(PatchTower(model.visual, plan))
-    return Qwen3VLEmbeddingAdapter(encoder, vision, files.image_token, files.longest, page)
+    return Qwen3VLEmbeddingAdapter(*parts_of(model, plan, engine), files, page)

@@ -20,7 +20,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.families.qwen3_vl_embedding import Qwen3VLEmbedding, plan_of
 from sie_triton.models.families.qwen3_vl_reranker import PAIR_SIZES, load_processor
 from sie_triton.models.families.shared.judge import keep_tokens
-from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter
+from sie_triton.models.families.shared.pages.patch_adapter import PatchAdapter, parts_of
 from sie_triton.models.families.shared.pages.processor import whole_tokenizer
 from sie_triton.models.families.shared.token_batch import tokens
 
@@ -34,9 +34,9 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
     def __init__(
         self, encoder: LanguageModel, vision: PatchTower, head: torch.nn.Module, files: PageFiles, page: Features
     ) -> None:
-        super().__init__(encoder, vision, files.image_token, files.longest, page, num_images=2)
-        self._layers = torch.nn.ModuleDict({HEAD: head})
-        encoder.loras.model.heads.append(self._layers)
+        super().__init__(encoder, vision, files, page, num_images=2)
+        self._head = torch.nn.ModuleDict({HEAD: head})
+        encoder.loras.model.heads.append(self._head)
         self.weights_bytes += num_bytes(head)
 
     def sizes(self, batch: Batch) -> Ints:
@@ -48,7 +48,7 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
         _, lengths = tokens(batch)
         states = states_at(self.hidden_states(batch), last(lengths))
         with self.encoder.loras.over([1] * len(lengths)):
-            no, yes = self._layers[HEAD](states).float().unbind(-1)
+            no, yes = self._head[HEAD](states).float().unbind(-1)
         return {SCORES.name: torch.sigmoid(yes - no).cpu().numpy()}
 
 
@@ -58,10 +58,8 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3
     model: Any = engine.load(files.directory, AutoModelForImageTextToText)
     ids = answers(files)
     keep_tokens(model, ids)
-    encoder = engine.language_model(model.model.language_model)
+    encoder, vision = parts_of(model.model, plan, engine)
     encoder.loras.model.kept[HEAD] = ids
-    engine.settle(encoder)
-    vision = engine.prepared(PatchTower(model.model.visual, plan))
     return Qwen3VLRerankerAdapter(encoder, vision, model.get_output_embeddings(), files, page)
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
+from sie_triton.checkpoints.architecture import CAUSAL_LM, architecture, check_pooled, head, is_bare
+from sie_triton.checkpoints.files import shortened
+from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS, LATE_CHUNKING, TRUNCATION_SIDE
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile
 from sie_triton.models.families.base import Options, Recognised, TextFamily
-from sie_triton.models.families.shared.recognised import doubtful, reason_with_file
 from sie_triton.models.inputs import text_processor
 from sie_triton.models.inputs.prompt import own_prompt
 from sie_triton.models.inputs.tokenizer import TextTokenizer
@@ -67,6 +68,24 @@ class DenseOptions(PoolingOptions):
     def is_causal(self) -> bool | None:
         """True if attention is causal; None follows the architecture."""
         return (self.forward_kwargs or {}).get("is_causal") if self.causal is None else self.causal
+
+
+def reason_with_file(directory: Path, files: TextFiles, chain: str) -> str:
+    """Return `chain` after the file that describes it, followed by the prompts, for Recognised.reason."""
+    saved_as = architecture(files.config) or "a transformer"
+    bare = f"config.json: {saved_as} without modules.json, which sentence-transformers loads as"
+    prompts = [f"{name} {shortened(prompt)}" for name, prompt in sorted(files.prompts.items()) if prompt]
+    named = f"; config_sentence_transformers.json: prompts {', '.join(prompts)}" if prompts else ""
+    return f"{bare if is_bare(directory) else 'modules.json:'} {chain}{named}"
+
+
+def doubtful(files: TextFiles, first: str, second: str) -> str:
+    """Return why a bare directory with two possible meanings needs a model file."""
+    name = architecture(files.config)
+    return (
+        f"{files.config.where}: {name} can be served as {first} or as {second}, and there is no modules.json to "
+        "decide; decide in a model file, with profiles.default.adapter_path"
+    )
 
 
 class SentenceTransformer(TextFamily):

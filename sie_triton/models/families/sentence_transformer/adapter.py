@@ -14,8 +14,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.pooling import Pooling
 from sie_triton.errors import LoadError
 from sie_triton.models.families.sentence_transformer import DenseOptions, log_normalize
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
-from sie_triton.models.families.shared.token_batch import prompt_tokens, tokens
+from sie_triton.models.families.shared.token_batch import TokenAdapter, prompt_tokens, tokens
 
 
 class SentenceTransformerAdapter(TokenAdapter):

@@ -12,7 +12,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.models.families.sequence_classification import check_problem, scoring
 from sie_triton.models.families.shared.classes import CLASS_LOGITS, SCORING, names_of, of_texts
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
+from sie_triton.models.families.shared.token_batch import TokenAdapter
 
 
 class ClassifierAdapter(TokenAdapter):

@@ -1,14 +1,21 @@
-"""Tensors and findings of families that detect objects in images by labels."""
+"""Tensors, findings and processors of families that detect objects in images by labels. No torch."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.contract import Extraction, Findings, Object, Parameter, ParameterValue, Rows
+from sie_triton.contract import Extraction, Findings, Label, Object, Parameter, ParameterValue, Part, Rows
 from sie_triton.contract.arrays import item_lengths
+from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import Tensor
+from sie_triton.models.families.shared.images import ImageProcessor
+from sie_triton.models.inputs.base import Frame
+from sie_triton.models.inputs.prompt import Prompted
+from sie_triton.models.inputs.words import KEPT_PROMPTS
 
 BOXES = Tensor("boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", "object_lengths")
 OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", BOXES.lengths)
@@ -57,3 +64,27 @@ def corners(boxes: npt.NDArray[np.float32], width: float, height: float) -> npt.
     """
     middles, sizes = boxes[:, :2], boxes[:, 2:]
     return np.concatenate([middles - sizes / 2, middles + sizes / 2], 1) * [width, height, width, height]
+
+
+P = TypeVar("P")
+
+
+class LabelledImages(ImageProcessor, Generic[P]):
+    """Processor of images with labels; `encode` gets a prompt and a PreparedImage for each item."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self._kept = lru_cache(KEPT_PROMPTS)(self.prompt)
+
+    @abstractmethod
+    def prompt(self, labels: tuple[Label, ...], template: str) -> P:
+        """Return the labels in the form that the model reads; raise InputError naming a label."""
+
+    def template(self, part: Part) -> str:
+        """Return the template into which labels are put in place of {}; raise InputError if the request's is wrong."""
+        return "{}"
+
+    def frame(self, part: Part) -> Frame:
+        super().frame(part)
+        labels, template = tuple(part.labels), self.template(part)
+        return Prompted(lambda: self._kept(labels, template), 0)

@@ -1,9 +1,24 @@
-"""Access to the features of text families in a batch."""
+"""Adapters of text families, and access to the features of a batch. No torch."""
+
+from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS
+from sie_triton.models.families.base import Adapter
+
+if TYPE_CHECKING:
+    from sie_triton.engines.torch.encoder import TorchEncoder
+
+
+class TokenAdapter(Adapter):
+    """Base of adapters whose token ids are in the vocabulary of their encoder."""
+
+    encoder: "TorchEncoder"
+
+    def __init__(self, encoder: "TorchEncoder") -> None:
+        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
 
 
 def tokens(batch: Batch) -> tuple[Ints, Ints]:

@@ -16,7 +16,7 @@ from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE, Features, Part
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, Tensor
 from sie_triton.models.families.base import Recognised, TextFamily
-from sie_triton.models.families.shared.recognised import doubtful, reason_with_file
+from sie_triton.models.families.sentence_transformer import doubtful, reason_with_file
 from sie_triton.models.inputs.cutting import kept
 from sie_triton.models.inputs.prompt import own_prompt
 from sie_triton.models.inputs.text_processor import RoleTokenizer

@@ -19,8 +19,7 @@ from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.models.families.shared.sequence_head import SequenceClassifier
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
-from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.families.shared.token_batch import TokenAdapter, tokens
 from sie_triton.models.families.stablebridge_pruner import KEEP_SCORES, PASSAGE, PrunerOptions, head_file
 
 # Names of the head's layers; training runs may have saved them with a prefix.

@@ -81,10 +81,6 @@ class StaticFiles:
         )
 
 
-def is_static(directory: Path) -> bool:
-    return has_file(directory / MODULES) and MODULE in [kind for kind, _ in modules_of(directory)]
-
-
 def table_of(directory: Path) -> tuple[str, int, int]:
     """Return the table's name, number of tokens and dim; LoadError if the weights are missing or something else."""
     from safetensors import SafetensorError, safe_open
@@ -115,7 +111,7 @@ class StaticEmbedding(Family):
 
     def recognise(self, directory: Path) -> Recognised | None:
         """Recognise a static model. Only its weights tell the size of a vector, so they must be there."""
-        if not is_static(directory):
+        if not has_file(directory / MODULES) or MODULE not in [kind for kind, _ in modules_of(directory)]:
             return None
         files = StaticFiles.read(directory)
         if not (files.directory / WEIGHTS).exists():

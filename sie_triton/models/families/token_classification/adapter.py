@@ -18,8 +18,7 @@ from sie_triton.engines.torch.heads import TokenHead
 from sie_triton.models.families.shared.classes import names_of, of_texts
 from sie_triton.models.families.shared.labels.spans import SPAN_SCORES, SPANS, scored
 from sie_triton.models.families.shared.labels.words import pieces_of, states_at
-from sie_triton.models.families.shared.token_adapter import TokenAdapter
-from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.families.shared.token_batch import TokenAdapter, tokens
 from sie_triton.models.families.token_classification import AGGREGATION, CONTINUES, aggregation
 from sie_triton.models.families.token_classification.aggregation import TokenLabels, entities_of
 from sie_triton.models.families.token_classification.constraints import Constraints

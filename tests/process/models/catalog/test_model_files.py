@@ -19,7 +19,6 @@ from sie_triton.models.inputs.tokenizer import TextTokenizer
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.settings import read_settings
 from tests.conftest import MINILM, model_file, tiny_model_file
-from tests.support.loading import Tokens
 from tests.support.models import save_pylate, save_splade
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
@@ -76,9 +75,9 @@ def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm
         tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 16)
     assert "queries are filled up to 16 tokens, not to 32" in caplog.text
     for texts in (["who?"], ["who " * 100, "?"]):
-        assert Tokens.of(tokenizer.encode(texts, is_query=True)).lengths.tolist() == [16] * len(texts)
+        assert tokenizer.encode(texts, is_query=True)["input_ids"].lengths.tolist() == [16] * len(texts)
     longer = MultiVectorTokenizer.of(read_multi_vector(directory), 64)
-    assert Tokens.of(longer.encode(["who?"], is_query=True)).lengths.tolist() == [32]
+    assert longer.encode(["who?"], is_query=True)["input_ids"].lengths.tolist() == [32]
 
 
 @pytest.mark.parametrize(("kind", "around"), [(TextTokenizer, 2), (PairTokenizer, 3)])
@@ -87,7 +86,7 @@ def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, aroun
         kind.load(tiny_directory, around)
     pair = ("a " * 99, "b " * 99)
     tokens = kind.load(tiny_directory, around + 1).encode([pair if kind is PairTokenizer else pair[0]])
-    np.testing.assert_array_equal(Tokens.of(tokens).lengths, around + 1)
+    np.testing.assert_array_equal(tokens["input_ids"].lengths, around + 1)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Results of two windows are merged; prompts keep their case with a case-sensitive tokenizer."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.models.families.gliner2.findings import findings
 from sie_triton.models.families.gliner2.tensors import CHOICE, CHOICE_TOKENS, CLASS_SCORES, PLACE_SCORES, PLACES
-from sie_triton.models.inputs.request_parts import features_of
+from tests.support.copies import copy
 from tests.support.extraction import Extractor
 from tests.support.gliner2s import save_gliner2
 
@@ -83,11 +82,7 @@ def test_nothing_found_is_null_or_an_empty_list():
 
 def test_tokens_are_those_of_the_library(tmp_path, minilm_directory):
     """The text is lowercased, the prompt is not. Choices equal except for case share the first one's token."""
-    cased = tmp_path / "cased"
-    shutil.copytree(minilm_directory, cased)
-    content = json.loads((cased / "tokenizer.json").read_text())
-    content["normalizer"]["lowercase"] = False
-    (cased / "tokenizer.json").write_text(json.dumps(content))
+    cased = copy(minilm_directory, tmp_path / "cased", "tokenizer.json", normalizer__lowercase=False)
     library = save_gliner2(tmp_path, cased)
     fields = {"mood": ["good", "Bad"], "other": ["Good", "bad", "so"]}
     schema = library.create_schema().structure("object")
@@ -102,7 +97,7 @@ def test_tokens_are_those_of_the_library(tmp_path, minilm_directory):
         "output_schema": json.dumps({"type": "object", "properties": properties}),
         "label_descriptions": '{"Person": "A human"}',
     }
-    (features,) = features_of(ours.processor, [ours.asked([text], ["Person", "place"], **options)])
+    features = ours.features([text], ["Person", "place"], **options)
     assert features[INPUT_IDS.name].values.tolist() == expected.input_ids[0].tolist()
     prefix, places = expected.text_tokens[0], expected.text_word_indices[0].tolist()
     first = {word: places[library._find_choice_idx(word, prefix)] for choices in fields.values() for word in choices}

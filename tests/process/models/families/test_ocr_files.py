@@ -17,6 +17,7 @@ from sie_triton.models.families.glm_ocr import TASKS
 from sie_triton.models.families.lighton_ocr import LightOnFiles
 from sie_triton.models.families.shared.ocr.tasks import OcrTasks
 from tests.support import ocr
+from tests.support.copies import copy
 from tests.support.ocr import Library, asked
 from tests.support.pictures import picture, pictures, upright
 from tests.support.pictures import saved as saved_picture
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("conversations_written_here")
 
 FILES = pictures()[:2]
 USUAL = {"max_new_tokens": 12}
+PROCESSOR = "processor_config"
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +41,8 @@ def saved(tmp_path_factory, minilm_directory):
 
 @pytest.fixture
 def changed(saved, tmp_path):
-    """Make a directory of a family with changed files: file → keys and values."""
-
-    def change(name, **files):
-        for path in saved[name].iterdir():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-        for stem, said in files.items():
-            path = tmp_path / f"{stem}.json"
-            before = json.loads(path.read_text())
-            after = {key: {**before[key], **value} if isinstance(value, dict) else value for key, value in said.items()}
-            path.write_text(json.dumps({**before, **after}))
-        return tmp_path
-
-    return change
+    """Make a directory of a family in which a file has other keys and values."""
+    return lambda name, file="", **keys: copy(saved[name], tmp_path, file and f"{file}.json", **keys)
 
 
 def same_answers(name, directory, other):
@@ -59,16 +50,16 @@ def same_answers(name, directory, other):
 
 
 def test_the_second_generation_of_lighton_calls_itself_mistral3(saved, changed):
-    directory = changed("lighton_ocr", config={"model_type": "mistral3", "image_token_index": 5})
+    directory = changed("lighton_ocr", "config", model_type="mistral3", image_token_index=5)
     assert family_in(directory)[0] == "lighton_ocr"
     assert same_answers("lighton_ocr", directory, saved["lighton_ocr"])
-    with_mistral = changed("lighton_ocr", config={"model_type": "mistral3", "text_config": {"model_type": "mistral"}})
+    with_mistral = changed("lighton_ocr", "config", model_type="mistral3", text_config__model_type="mistral")
     assert family("lighton_ocr").recognise(with_mistral) is None
 
 
 def test_paddle_may_have_its_language_model_beside_its_tower(saved, changed):
     """The published files have this form."""
-    directory = changed("paddleocr_vl", config={})
+    directory = changed("paddleocr_vl")
     path = directory / "config.json"
     said = json.loads(path.read_text())
     tower = {**said["vision_config"], "model_type": "paddleocr_vl", "temporal_patch_size": 2}
@@ -137,8 +128,7 @@ def test_lightons_tower_is_shown_each_page_alone_and_without_a_mask(saved, monke
 
 def test_patches_that_do_not_fill_a_token_are_dropped(saved, changed):
     """Sides are multiples of a patch, and two patches become one token."""
-    images = json.loads((saved["lighton_ocr"] / "processor_config.json").read_text())["image_processor"]
-    directory = changed("lighton_ocr", processor_config={"image_processor": {**images, "patch_size": 4}})
+    directory = changed("lighton_ocr", "processor_config", image_processor__patch_size=4)
     assert LightOnFiles.read(directory).counts(12, 20) == (15, 2)
     ours = Reader("lighton_ocr", directory)
     library = Library(directory, transformers.LightOnOcrForConditionalGeneration, ocr.lighton_processor)
@@ -150,28 +140,24 @@ def test_patches_that_do_not_fill_a_token_are_dropped(saved, changed):
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "said"),
+    ("name", "file", "key", "value", "said"),
     [
-        ("lighton_ocr", {"processor_config": {"patch_size": 7}}, r"processor_config\.json: patch_size is 7, but"),
-        ("lighton_ocr", {"processor_config": {"spatial_merge_size": 3}}, "spatial_merge_size is 3, but .* reads 2"),
-        ("lighton_ocr", {"processor_config": {"image_processor": {"patch_size": 6}}}, r"vision_config: patch_size 4:"),
-        ("lighton_ocr", {"processor_config": {"image_processor": {"do_center_crop": True}}}, "do_center_crop true"),
-        (
-            "lighton_ocr",
-            {"processor_config": {"image_processor": {"size": {"height": 5}}}},
-            "size: must have longest_edge or height and width",
-        ),
-        ("glm_ocr", {"preprocessor_config": {"temporal_patch_size": 1}}, "temporal_patch_size is 2, but .* makes 1"),
-        ("glm_ocr", {"preprocessor_config": {"do_resize": False}}, "do_resize false cannot be served"),
-        ("glm_ocr", {"config": {"image_token_id": None}}, r"image_token_id: must be a whole .*given None"),
-        ("paddleocr_vl", {"processor_config": {"image_processor": {"temporal_patch_size": 2}}}, "temporal_patch_size"),
-        ("paddleocr_vl", {"config": {"image_token_id": 7}}, r"chat_template\.jinja: must write the token 7"),
-        ("glm_ocr", {"tokenizer_config": {"chat_template": "{% if %}"}}, r"tokenizer_config\.json: cannot be read"),
+        ("lighton_ocr", PROCESSOR, "patch_size", 7, r"processor_config\.json: patch_size is 7, but"),
+        ("lighton_ocr", PROCESSOR, "spatial_merge_size", 3, "spatial_merge_size is 3, but .* reads 2"),
+        ("lighton_ocr", PROCESSOR, "image_processor__patch_size", 6, r"vision_config: patch_size 4:"),
+        ("lighton_ocr", PROCESSOR, "image_processor__do_center_crop", True, "do_center_crop true"),
+        ("lighton_ocr", PROCESSOR, "image_processor__size", {"height": 5}, "longest_edge or height and width"),
+        ("glm_ocr", "preprocessor_config", "temporal_patch_size", 1, "temporal_patch_size is 2, but .* makes 1"),
+        ("glm_ocr", "preprocessor_config", "do_resize", False, "do_resize false cannot be served"),
+        ("glm_ocr", "config", "image_token_id", None, r"image_token_id: must be a whole .*given None"),
+        ("paddleocr_vl", PROCESSOR, "image_processor__temporal_patch_size", 2, "temporal_patch_size"),
+        ("paddleocr_vl", "config", "image_token_id", 7, r"chat_template\.jinja: must write the token 7"),
+        ("glm_ocr", "tokenizer_config", "chat_template", "{% if %}", r"tokenizer_config\.json: cannot be read"),
     ],
 )
-def test_unsupported_checkpoints_are_refused(changed, name, files, said):
-    directory = changed(name, **files)
-    if "tokenizer_config" in files:
+def test_unsupported_checkpoints_are_refused(changed, name, file, key, value, said):
+    directory = changed(name, file, **{key: value})
+    if file == "tokenizer_config":
         (directory / "chat_template.jinja").unlink()
     with pytest.raises(LoadError, match=said):
         Reader(name, directory)
@@ -180,11 +166,11 @@ def test_unsupported_checkpoints_are_refused(changed, name, files, said):
 @pytest.mark.parametrize("pad", [10**9, -1, 1.5])
 def test_an_invalid_padding_token_is_refused(changed, pad):
     """A padding token outside the vocabulary would end the process on a GPU."""
-    directory = changed("glm_ocr", generation_config={"pad_token_id": pad})
+    directory = changed("glm_ocr", "generation_config", pad_token_id=pad)
     with pytest.raises(LoadError, match=r"generation_config\.json: pad_token_id, or else eos_token_id: must be one of"):
         Reader("glm_ocr", directory)
-    without = {"pad_token_id": None, "eos_token_id": []}
-    assert Reader("glm_ocr", changed("glm_ocr", generation_config=without)).adapter.encoder._pad == 0
+    without = changed("glm_ocr", "generation_config", pad_token_id=None, eos_token_id=[])
+    assert Reader("glm_ocr", without).adapter.encoder._pad == 0
 
 
 def test_an_unknown_default_task_is_refused(saved):

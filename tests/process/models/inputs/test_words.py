@@ -188,8 +188,8 @@ def test_requests_with_different_labels_and_options_share_a_pass(gliner):
         (["Größe 👩‍👩‍👧 " * 20], ["größe", "日"], {"label_thresholds": '{"日": 0.99999}', "threshold": 0.1}),
         ([""], ["x", "x", "y"], {}),
     ]
-    together = gliner.together(requests)
-    alone = [gliner.together([request])[0] for request in requests]
+    together = gliner.extract(requests)
+    alone = [gliner.extract([request])[0] for request in requests]
     for ours, theirs in zip(together, alone, strict=True):
         for found, expected in zip(ours, theirs, strict=True):
             assert [(each["start"], each["end"], each["label"]) for each in found["entities"]] == [

@@ -1,17 +1,20 @@
-"""The forward pass over texts and images: states of words and images in one packed row."""
+"""The forward pass over texts and images: states of words and images in one packed row, then a vector for each."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.multimodal import ImageStates, LanguageModel
+from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.models.families.base import Adapter
 from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.inputs.features import copies
@@ -21,14 +24,31 @@ PROJECTION = "custom_text_proj"
 
 
 class MultimodalAdapter(Adapter):
-    """Base of adapters for language models with images. `page` are the features of a typical image, for measuring."""
+    """Base of adapters for language models with images; by default, each token has a vector of length 1.
+
+    `projection` makes vectors of states, and LoRA adapters may change it; without it, the states are the vectors.
+    `page` are the features of a typical image, for measuring.
+    """
 
     encoder: LanguageModel
 
-    def __init__(self, encoder: LanguageModel, image_token: int, page: Features, limits: dict[str, int]) -> None:
-        largest = max(encoder.vocab_size - 1, image_token)
+    def __init__(
+        self,
+        encoder: LanguageModel,
+        files: PageFiles,
+        page: Features,
+        limits: Mapping[str, int],
+        projection: torch.nn.Module | None = None,
+    ) -> None:
+        largest = max(encoder.vocab_size - 1, files.image_token)
         super().__init__(encoder, limits={INPUT_IDS.name: largest, **limits})
-        self.image_token = image_token
+        self.image_token = files.image_token
+        self._layers = torch.nn.ModuleDict({} if projection is None else {PROJECTION: projection})
+        if projection is not None:
+            own_pages(projection)
+            encoder.loras.model.heads.append(self._layers)
+            encoder.loras.model.aliases["embedding_proj_layer"] = PROJECTION
+            self.weights_bytes += num_bytes(projection)
         # An image costs more than a text.
         self.sample = partial(copies, page, int(page[READ.name].values[0]))
 
@@ -43,6 +63,15 @@ class MultimodalAdapter(Adapter):
     @abstractmethod
     def positions(self, batch: Batch) -> Ints:
         """Return the positions of all tokens, int32 [rows, tokens]."""
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        vectors, lengths = self.hidden_states(batch), tokens(batch)[1]
+        for layer in self._layers.values():
+            with self.encoder.loras.over(lengths.tolist()):
+                vectors = layer(vectors)
+        vectors = torch.nn.functional.normalize(vectors.float(), dim=-1)
+        return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
 
     @torch.inference_mode()
     def hidden_states(self, batch: Batch) -> torch.Tensor:
@@ -66,24 +95,3 @@ class MultimodalAdapter(Adapter):
         if (np.bincount(items[places], minlength=len(lengths)) != counts).any():
             raise ValueError("an image must have as many tokens as states")
         return places
-
-
-class UnitVectors:
-    """Projection of token states to unit vectors. LoRA adapters may change the projection too."""
-
-    def __init__(self, encoder: LanguageModel, projection: torch.nn.Module) -> None:
-        self._encoder = encoder
-        self._layers = torch.nn.ModuleDict({PROJECTION: projection})
-        encoder.loras.model.heads.append(self._layers)
-        encoder.loras.model.aliases["embedding_proj_layer"] = PROJECTION
-
-    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> Rows:
-        with self._encoder.loras.over(lengths.tolist()):
-            projected = self._layers[PROJECTION](hidden)
-        return unit_vectors(projected, lengths)
-
-
-def unit_vectors(states: torch.Tensor, lengths: Ints) -> Rows:
-    """Return token states, [tokens, d], as vectors of length 1; `lengths` int32 [items]."""
-    vectors = torch.nn.functional.normalize(states.float(), dim=-1)
-    return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}

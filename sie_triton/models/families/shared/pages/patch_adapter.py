@@ -1,14 +1,18 @@
 """The forward pass of Qwen's vision models: patches of all images in one row, tokens of all items in another."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch, Features
 from sie_triton.contract.arrays import Ints
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.models.families.shared.pages.multimodal_adapter import MultimodalAdapter
@@ -16,24 +20,21 @@ from sie_triton.models.families.shared.token_batch import tokens
 
 
 class PatchAdapter(MultimodalAdapter):
-    """Base of adapters for Qwen's vision models.
-
-    `longest` limits the tokens of a text, `num_images` the images of an item.
-    """
+    """Adapter of Qwen's vision models. An item has at most `num_images`."""
 
     def __init__(
         self,
         encoder: LanguageModel,
         vision: PatchTower,
-        image_token: int,
-        longest: int,
+        files: PageFiles,
         page: Features,
+        projection: torch.nn.Module | None = None,
         num_images: int = 1,
     ) -> None:
         plan = vision.plan
         pixels = num_images * plan.most_pixels
-        limits = {PIXEL_LENGTHS.name: 3 * pixels, READ.name: longest + pixels // plan.patch**2}
-        super().__init__(encoder, image_token, page, limits)
+        limits = {PIXEL_LENGTHS.name: 3 * pixels, READ.name: files.longest + pixels // plan.patch**2}
+        super().__init__(encoder, files, page, limits, projection)
         self._vision, self._plan = vision, plan
         self.weights_bytes += vision.weights_bytes
 
@@ -58,6 +59,15 @@ class PatchAdapter(MultimodalAdapter):
     def positions(self, batch: Batch) -> Ints:
         input_ids, lengths = tokens(batch)
         return grid_positions(input_ids == self.image_token, lengths, self.sizes(batch) // self._plan.factor)
+
+
+def parts_of(
+    vlm: Any, plan: PatchPlan, engine: TorchEngine, *, is_causal: bool = True
+) -> tuple[LanguageModel, PatchTower]:
+    """Return the language model and the vision tower of transformers' `vlm`."""
+    encoder = engine.language_model(vlm.language_model, is_causal=is_causal)
+    engine.settle(encoder)
+    return encoder, engine.prepared(PatchTower(vlm.visual, plan))
 
 
 def grid_positions(is_image: npt.NDArray[np.bool_], lengths: Ints, grids: Ints) -> Ints:
