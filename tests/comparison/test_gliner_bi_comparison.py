@@ -14,7 +14,6 @@ from sie_triton.models.families import family, gliner_bi
 from sie_triton.models.families.gliner import heads
 from sie_triton.models.families.gliner_bi import adapter as bi
 from sie_triton.models.families.shared.labels import cache
-from sie_triton.models.inputs.request_parts import blame
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner_bi
 
@@ -146,7 +145,7 @@ def test_labels_that_are_too_much_for_so_many_texts(ours, monkeypatch):
     monkeypatch.setattr(gliner_bi, "MAX_LABEL_TOKENS", 20)
     ours(TEXTS[:1], ["person", "date"])
     with pytest.raises(InputError, match="labels: have 6 tokens for each of 4 texts, 24 together; at most 20"):
-        blame(ours.processor, ours.asked(TEXTS[:4], ["person", "date"]))
+        ours.blame(TEXTS[:4], ["person", "date"])
 
 
 def test_texts_and_labels_at_the_edges(ours):
