@@ -222,7 +222,6 @@ class Requests:
         if not self._nats.is_connected:
             return
         request.sent_at = time.monotonic()
-        await self._delete_answered()
         # By this header a stream recognizes what it has already, for two minutes.
         headers = {"Nats-Msg-Id": f"{self._name}.{request.number}.{request.num_messages}"}
         subject = subjects.work(request.pool, request.model)
@@ -234,6 +233,7 @@ class Requests:
             request.fail(BusyError("the queue is away, and too many requests wait for it; retry"))
         except NatsError:
             self._repeat(request)
+        await self._delete_answered()  # written together, behind the request
 
     async def confirm(self, message: Msg) -> None:
         """Take the stream's confirmation of a message, or its refusal."""
