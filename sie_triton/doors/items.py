@@ -72,11 +72,12 @@ def content_in(given: Any, name: str, *beside: str) -> dict[str, Any]:
     _check_keys(given, name, "content", *beside)
     item: dict[str, Any] = {}
     for part in content:
-        kind, value = part.get("type"), part.get("text")
-        if isinstance(kind, str) and kind in FILE_PARTS:
-            held, (kind, key) = part.get(kind), FILE_PARTS[kind]
+        given_type, value = part.get("type"), part.get("text")
+        kind = TEXT.name if given_type == TEXT.name else None
+        if isinstance(given_type, str) and given_type in FILE_PARTS:
+            held, (kind, key) = part.get(given_type), FILE_PARTS[given_type]
             value = held.get(key) if isinstance(held, Mapping) else held
-        if kind not in (TEXT.name, IMAGE.name, AUDIO.name) or kind in item or not isinstance(value, str):
+        if kind is None or kind in item or not isinstance(value, str):
             raise InputError.at(f"{name}.content", f"must be {CONTENT}")
         _check_keys(part, f"{name}.content", "type", part["type"])
         item[kind] = value

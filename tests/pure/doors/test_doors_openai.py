@@ -62,7 +62,6 @@ def test_the_parts_of_a_message_are_one_item(content, item):
 
 
 USER = {"role": "user", "content": [TEXT_PART]}
-AUDIO_AT = {"type": "audio_url", "audio_url": {"url": "http://a/b.wav"}}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ AUDIO_AT = {"type": "audio_url", "audio_url": {"url": "http://a/b.wav"}}
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [TEXT_PART, TEXT_PART]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [AUDIO_AT]}]}, "messages[0].audio"),
+        ({"messages": [{"role": "user", "content": [{"type": "audio", "text": "x"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages[0].content"),
     ],
 )
