@@ -22,7 +22,14 @@ MEDIA = {IMAGE.name: FILE_KEYS, AUDIO.name: SOUND_KEYS, DOCUMENT.name: FILE_KEYS
 
 FILE = "send base64 or a data: URL, in msgpack bytes; addresses are not fetched"
 
-CONTENT = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
+CONTENT = 'a list of at most one {"type": "text"}, one {"type": "image_url"} and one {"type": "input_audio"}'
+
+# Types of parts with a file → the input that reads it, and the key of its base64 or data: URL.
+FILE_PARTS = {
+    "image_url": (IMAGE.name, "url"),
+    "audio_url": (AUDIO.name, "url"),
+    "input_audio": (AUDIO.name, "data"),
+}
 
 
 def items_in(found: Mapping[str, Any], max_items: int, places: Places = ENCODE) -> list[dict[str, Any]]:
@@ -66,11 +73,12 @@ def content_in(given: Any, name: str, *beside: str) -> dict[str, Any]:
     _check_keys(given, name, "content", *beside)
     item: dict[str, Any] = {}
     for part in content:
-        kind, value = part.get("type"), part.get("text")
-        if kind == "image_url":
-            url = part.get("image_url")
-            kind, value = IMAGE.name, url.get("url") if isinstance(url, Mapping) else url
-        if kind not in (TEXT.name, IMAGE.name) or kind in item or not isinstance(value, str):
+        given_type, value = part.get("type"), part.get("text")
+        kind = TEXT.name if given_type == TEXT.name else None
+        if isinstance(given_type, str) and given_type in FILE_PARTS:
+            held, (kind, key) = part.get(given_type), FILE_PARTS[given_type]
+            value = held.get(key) if isinstance(held, Mapping) else held
+        if kind is None or kind in item or not isinstance(value, str):
             raise InputError.at(f"{name}.content", f"must be {CONTENT}")
         _check_keys(part, f"{name}.content", "type", part["type"])
         item[kind] = value

@@ -53,7 +53,7 @@ class Embeddings(Overflowing):
     model: ModelName
     input: TextsNotIds | None = None
     messages: OneMessage | None = Field(
-        None, description="in place of input, vLLM's form: one message of a user, whose text and image get one vector"
+        None, description="in place of input, vLLM's form: one message of a user, whose parts get one vector"
     )
     encoding_format: Literal["float", "base64"] | None = None
     user: Ignored = None

@@ -6,8 +6,10 @@ import numpy as np
 import openai
 import pytest
 
-from tests.conftest import BGE_M3, CLIP, MINILM, SPLADE
+from sie_triton import SIEClient
+from tests.conftest import BGE_M3, CLAP, CLIP, MINILM, SPLADE
 from tests.support.pictures import pictures
+from tests.support.sounds import sounds
 
 TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇.", "hello again " * 200]
 
@@ -54,12 +56,16 @@ def test_a_message_has_the_vector_of_its_item_and_both_parts_need_a_model_that_r
     url = "data:image/png;base64," + base64.b64encode(image).decode()
     picture = {"type": "image_url", "image_url": {"url": url}}
 
-    def vector(*parts):
-        body = {"model": CLIP, "messages": [{"role": "user", "content": parts}]}
+    def vector(*parts, model=CLIP):
+        body = {"model": model, "messages": [{"role": "user", "content": parts}]}
         return client.post("/embeddings", body=body, cast_to=object)["data"][0]["embedding"]
 
     for part, item in ((text, "roses"), (picture, {"image": image})):
         np.testing.assert_allclose(vector(part), ours.encode(CLIP, item)["dense"], atol=1e-5)
+    sound = sounds()[0]
+    heard = {"type": "input_audio", "input_audio": {"data": base64.b64encode(sound).decode(), "format": "wav"}}
+    expected = ours.encode(CLAP, {"audio": sound})["dense"]
+    np.testing.assert_allclose(vector(heard, model=CLAP), expected, atol=1e-5)
     with pytest.raises(openai.BadRequestError):
         vector(text, picture)
 

@@ -44,6 +44,8 @@ TEXT_PART, IMAGE_PART = (
         ("roses", {"text": "roses"}),
         ([TEXT_PART], {"text": "roses"}),
         ([IMAGE_PART, TEXT_PART], {"text": "roses", "image": b"a"}),
+        ([{"type": "input_audio", "input_audio": {"data": "YQ==", "format": "wav"}}], {"audio": b"a"}),
+        ([{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,YQ=="}}], {"audio": b"a"}),
     ],
 )
 def test_the_parts_of_a_message_are_one_item(content, item):
@@ -67,6 +69,8 @@ USER = {"role": "user", "content": [TEXT_PART]}
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [TEXT_PART, TEXT_PART]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "audio", "text": "x"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, "messages[0].content"),
     ],
 )
 def test_what_is_no_message_of_one_item_is_refused_by_name(body, field):

@@ -17,7 +17,7 @@ EXAMPLES = Parameter(
     str,
     max_characters=LIMITS.max_json_characters,
     for_prompt=True,
-    doc='texts with their labels, read with each text: JSON list of {"text": …, "labels": […]}',
+    doc='JSON list of {"text": …, "labels": […]}',
 )
 WHERE = f"parameter {EXAMPLES.name}"
 

@@ -34,39 +34,47 @@ def best_spans(
     from gliformer.tasks.span_decoder import Span
 
     scores = [each.detach().float().cpu().numpy() for each in (inside, start, end)]
-    found: npt.NDArray[np.float64] = np.empty((0, 4))
-    is_end = np.zeros(scores[0].shape, np.bool_)
-    is_end[tuple(np.array(ends, np.int64).reshape(2, -1))] = True
-    for first, label in zip(*starts, strict=True):
-        if not names or label in names:
-            width = len(is_end) if max_width is None else max_width
-            of_start = _spans_from(
-                first, label, [each[:, label] for each in scores], is_end[:, label], threshold, width
-            )
-            found = np.concatenate([found, of_start])
-            if len(found) > 4 * MAX_SPANS:
-                found = _best(found)
+    is_start, is_end = (_marked(places, scores[0].shape) for places in (starts, ends))
+    if names:
+        is_start[:, [label for label in range(is_start.shape[1]) if label not in names]] = False
+    found, least = np.empty((0, 4)), -np.inf
+    for first in np.flatnonzero(is_start.any(1)).tolist():
+        of_word = _spans_from(first, scores, is_start[first], is_end[first:][:max_width], threshold)
+        found = np.concatenate([found, of_word[of_word[:, 3] > least]])
+        if len(found) > 4 * MAX_SPANS:
+            found = _best(found)
+            least = found[:, 3].min()
     return [
         Span(start=int(first), end=int(last), entity_type=names.get(int(label), str(int(label))), score=score)
-        for first, last, label, score in _best(found).tolist()
+        for first, label, last, score in _best(found).tolist()
     ]
 
 
+def _marked(places: Sequence[Sequence[int]], shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    marked = np.zeros(shape, np.bool_)
+    marked[tuple(np.array(places, np.int64).reshape(2, -1))] = True
+    return marked
+
+
 def _spans_from(
-    first: int, label: int, scores: Sequence[Floats], is_end: npt.NDArray[np.bool_], threshold: float, width: int
+    first: int,
+    scores: Sequence[Floats],
+    is_start: npt.NDArray[np.bool_],
+    is_end: npt.NDArray[np.bool_],
+    threshold: float,
 ) -> npt.NDArray[np.float64]:
-    """Return the spans that begin at a word: start, end, label and score of each."""
-    inside, start, end = scores
-    outside = np.flatnonzero(inside[first : first + width] < threshold)
-    stop = first + (int(outside[0]) if len(outside) else len(inside[first : first + width]))
-    last = first + np.flatnonzero(is_end[first:stop])
-    least = np.minimum.accumulate(inside[first:stop])[last - first]
-    score = np.minimum(np.minimum(least, end[last]), start[first])
+    """Return the spans that begin at a word: start, label, end and score of each. `is_end` begins at that word, too."""
+    labels = np.flatnonzero(is_start)
+    inside, start, end = (each[:, labels] for each in scores)
+    stop = first + len(is_end)
+    least = np.minimum.accumulate(inside[first:stop], axis=0)
+    score = np.minimum(np.minimum(least, end[first:stop]), start[first])
     if first > 0:
         score = np.minimum(score, np.float32(1) - inside[first - 1])
-    after = np.append(np.float32(1) - inside[1:], np.float32(np.inf))
-    score = np.minimum(score, after[last])
-    return np.stack([np.full(len(last), first), last, np.full(len(last), label), score], axis=1)
+    after = np.float32(1) - inside[first + 1 : stop + 1]
+    score[: len(after)] = np.minimum(score[: len(after)], after)
+    label, last = np.nonzero((is_end[:, labels] & (least >= threshold)).T)
+    return np.stack([np.full(len(last), first), labels[label], first + last, score[last, label]], axis=1)
 
 
 def _best(found: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -28,7 +28,7 @@ TASK = Parameter(
     "classification_task",
     str,
     max_characters=LIMITS.max_name_characters,
-    doc="question that the labels answer, as the model reads it; default: label",
+    doc="question that the labels answer; default: label",
 )
 
 

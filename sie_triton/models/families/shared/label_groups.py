@@ -17,8 +17,7 @@ LABEL_GROUPS = Parameter(
     "label_groups",
     str,
     max_characters=LIMITS.max_characters,
-    doc="instead of labels, JSON object: group → list of labels, or object: label → description; a class is named "
-    "group.label",
+    doc="instead of labels, JSON object: group → its labels; classes are named group.label",
 )
 WHERE = f"parameter {LABEL_GROUPS.name}"
 
