@@ -11,7 +11,7 @@ import click
 IN_PROCESS = ("lengths", "architectures", "outputs")
 SAME = (
     *("latency", "door", "extract", "images", "loras", "cold", "preprocess", "overhead", "precision", "large"),
-    *("cluster", "simulated", "copies"),
+    *("cluster", "simulated", "way", "copies"),
 )
 MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys(IN_PROCESS, "forward")}
 
@@ -33,8 +33,9 @@ MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys
     "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
     "precision: MiniLM in float32, bfloat16 and int8; "
     "large: requests of 32 and 256 texts; "
-    "cluster: what the queue adds to a request; "
+    "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
     "simulated: a cluster of three workers, compared with its simulation; "
+    "way: the functions that one text passes in the stages; "
     "copies: texts/s of a busy model by the number of GPUs, which are pretended",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")

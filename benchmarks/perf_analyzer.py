@@ -186,8 +186,10 @@ def input_of(name: str, values: Sequence[str], triton: Any = tritonclient.grpc) 
     return made
 
 
-def measure(model: str, address: str, input_data: Path, clients: int, seconds: float) -> dict[str, float]:
-    """Run a closed-loop load; return requests/s, and latency percentiles in ms.
+def measure(
+    model: str, address: str, input_data: Path, clients: int, seconds: float, token: str = ""
+) -> dict[str, float]:
+    """Run a closed-loop load; return requests/s, and latency percentiles in ms. `token`: for a gateway that needs one.
 
     perf_analyzer averages three windows, `seconds` long in total.
     """
@@ -196,7 +198,7 @@ def measure(model: str, address: str, input_data: Path, clients: int, seconds: f
         window_ms = max(1000, round(seconds * 1000 / 3))
         status = started(
             [
-                *("-m", model, *address_arguments(Address("grpc", address))),
+                *("-m", model, *address_arguments(Address("grpc", address, token=token))),
                 *("--input-data", str(input_data), "--concurrency-range", str(clients)),
                 *("-p", str(window_ms), *FIGURES, "-f", str(report)),
             ]

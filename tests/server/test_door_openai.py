@@ -6,7 +6,6 @@ import numpy as np
 import openai
 import pytest
 
-from sie_triton import SIEClient
 from tests.conftest import BGE_M3, CLAP, CLIP, MINILM, SPLADE
 from tests.support.pictures import pictures
 from tests.support.sounds import sounds
