@@ -186,6 +186,16 @@ def test_unused_tokenizers_are_evicted_before_a_load_is_refused(controller, cont
     assert verdict(controller, waiting).startswith("out of memory\n")
 
 
+def test_pressure_is_relieved_while_something_loads(controller, control, pids, worker_bytes):
+    loader, resident, worker, *_ = pids
+    worker_bytes[worker] = 400
+    controller.measured = DeviceMemory(900, 1000, "test")
+    stage(controller, "loading", loader, state=LOADING, granted_bytes=100)
+    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
+    controller.tick()
+    wait_for(lambda: control.swapped == [("resident-inference", False)])
+
+
 @pytest.mark.parametrize(("used", "evicted"), [(850 + 290, []), (850 + 310, ["other-inference"])])
 def test_memory_freed_by_eviction_and_a_leaving_process_counts_once(
     controller, control, pids, worker_bytes, used, evicted

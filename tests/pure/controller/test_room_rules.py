@@ -267,6 +267,12 @@ def test_an_old_worker_lives_until_the_eviction_of_its_model_ends(controller, co
     assert child.wait(10) == -signal.SIGTERM
 
 
+def test_the_least_recently_used_sufficient_model_is_evicted_alone():
+    small, *large = (Resident(name, size, used, 0) for name, size, used in (("a", 4, 1), ("b", 9, 2), ("c", 9, 3)))
+    assert victims([*large, small], 4, now_ns=9, min_residency_ns=0) == ["a"]
+    assert victims([*large, small], 5, now_ns=9, min_residency_ns=0) == ["b"]
+
+
 def test_busy_models_are_evicted_by_last_use_regardless_of_size():
     busy = [Resident(name, size, used, 0, True) for name, size, used in (("a", 10, 1), ("b", 100, 2), ("c", 10, 3))]
     assert victims(busy, 50, now_ns=9, min_residency_ns=0) == ["a", "b"]
