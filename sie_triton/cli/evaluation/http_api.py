@@ -1,11 +1,11 @@
 """Calls of a server's HTTP API as SIE defines it, in msgpack: a reference server, or the door of this package."""
 
 from collections.abc import Mapping, Sequence
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 
 from sie_triton.doors.body_codec import MSGPACK, read_msgpack, write_msgpack
 from sie_triton.doors.failures import Failure
@@ -44,13 +44,11 @@ class HttpApi:
 
     def _post(self, verb: str, body: Mapping[str, Any]) -> Any:
         path, content = f"/v1/{verb}/{quote(self._model)}", write_msgpack(body)
-        waiting = Retrying(
-            retry=retry_if_result(lambda result: result[0] in LOADING),
-            stop=stop_after_delay(self._timeout),
-            wait=_wait_s,
-            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
-        )
-        status, answer, _ = waiting(self._send, path, content)
+        deadline = monotonic() + self._timeout
+        status, answer, after_s = self._send(path, content)
+        while status in LOADING and monotonic() + after_s < deadline:
+            sleep(after_s)
+            status, answer, after_s = self._send(path, content)
         if status != 200:
             raise SIEError(f"{self._url}{path}: status {status}: {answer[:500].decode(errors='replace')}")
         try:
@@ -71,10 +69,6 @@ class HttpApi:
             raise Unreachable(f"{self._url}: no server of SIE's HTTP API answers ({exc})") from exc
         after = response.headers.get("Retry-After", "")
         return response.status_code, bytes(found), float(after) if after.isdecimal() else 5.0
-
-
-def _wait_s(state: RetryCallState) -> float:
-    return float(state.outcome.result()[2]) if state.outcome else 5.0
 
 
 def _field(value: Any, name: str) -> Any:

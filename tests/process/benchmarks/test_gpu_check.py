@@ -14,7 +14,7 @@ from benchmarks.gpu_check.parts import kernels, rivals
 ROOT = Path(__file__).parents[3]
 
 # Packages that a GPU machine may lack; accelerate needs psutil.
-NEVER = ("aiohttp", "click", "platformdirs", "pydantic_settings", "pytriton", "tenacity", "tritonclient")
+NEVER = ("aiohttp", "click", "platformdirs", "pydantic_settings", "pytriton", "tritonclient")
 OPTIONAL = {
     "rich": ("rich",),
     "psutil": ("psutil", "accelerate"),
