@@ -51,6 +51,12 @@ class Deadline:
     def left_s(self) -> float:
         return NETWORK_TIMEOUT_S if self.at is None else max(0.0, self.at - monotonic())
 
+    def some_left_s(self) -> float:
+        """Return the seconds that are left; DeadlinePassed if there are none."""
+        if not (left_s := self.left_s):
+            raise DeadlinePassed("timeout: passed before the request was sent")
+        return left_s
+
     def wait_s(self, transport: str) -> float:
         """Return the timeout of the transport, in seconds."""
         grace_s = ClientLimits.grpc_grace_s if transport == "grpc" else ClientLimits.http_grace_s
@@ -61,11 +67,7 @@ class Deadline:
 
         DeadlinePassed if it has passed.
         """
-        if self.at is None:
-            return {}
-        if not self.left_s:
-            raise DeadlinePassed("timeout: passed before the request was sent")
-        return {"timeout": max(1, int(self.left_s * 1e6))}
+        return {} if self.at is None else {"timeout": max(1, int(self.some_left_s() * 1e6))}
 
 
 async def repeated(

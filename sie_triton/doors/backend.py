@@ -17,7 +17,7 @@ from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.contract.names import split_profile
-from sie_triton.errors import DeadlinePassed, SIEError
+from sie_triton.errors import SIEError
 from sie_triton.records.calls import BULK
 
 # Maximum number of concurrent requests to Triton that one large request is split into.
@@ -154,9 +154,7 @@ async def spread(calls: Sequence[Callable[[float], Awaitable[Result]]], deadline
 
     async def placed(call: Callable[[float], Awaitable[Result]]) -> Result:
         async with places:
-            if not deadline.left_s:
-                raise DeadlinePassed("timeout: passed before all items were sent")
-            return await call(deadline.left_s)
+            return await call(deadline.some_left_s())
 
     return await together(map(placed, calls))
 

@@ -144,7 +144,7 @@ async def _extracted_apart(
         return result
 
     try:
-        return await extract(slice(None), deadline.left_s)
+        return await extract(slice(None), deadline.some_left_s())
     except InputError as exc:
         if len(items) == 1:
             return [_at_fault(items[0], exc)]

@@ -7,7 +7,6 @@ import pytest
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.families import family
 from sie_triton.models.families.gliner2_library.adapter import load_adapter
-from sie_triton.models.inputs.request_parts import features_of
 from tests.comparison.test_gliner2_comparison import LABELS, TEXTS, asked, assert_same, librarys
 from tests.support.extraction import Extractor
 from tests.support.gliner2s import save_boundary
@@ -49,7 +48,7 @@ def test_a_long_text_is_cut_at_a_word(models):
     """The library's results for the words that fit are ours for the whole text."""
     library, ours = models
     long = "Ada of London met größe; " * 1000
-    features, *_ = features_of(ours.processor, [ours._read([long], ["person"], {})[0]])
+    features = ours.features([long], ["person"])
     text, _ = json.loads(features["asked"].values.tobytes())
     assert 0 < features["read"].values[0] <= ours.spec.max_sequence_length
     assert long.startswith(text)

@@ -113,6 +113,12 @@ def test_a_specification_that_does_not_come_delays_no_request_beyond_its_time(mo
     assert (waited, len(backend.asked)) == ([verb], 1)
 
 
+def test_the_time_of_an_extraction_may_be_over_before_it_is_sent():
+    door, backend = door_of()
+    answer = post(door, {"items": ["a"]}, "/v1/extract/org/m", headers={"X-Request-Timeout": "5e-324"})
+    assert (answer.status_code, answer.json()["detail"]["code"], backend.asked) == (504, "DEADLINE_EXCEEDED", [])
+
+
 @pytest.mark.parametrize("verb", ["encode", "score", "extract"])
 @pytest.mark.parametrize(
     ("weights", "revision"),
