@@ -136,6 +136,7 @@ class Swaps:
                 may_come = num_open(stages if is_leaving else earlier, steps)
                 old = processes.living if is_leaving else processes.living[:-1]
                 for record in () if self._is_swapping(f"{steps}-{stage}") else old:
+                    # `_unneeded` has it: those steps were seen without requests in a round before.
                     have_come = not may_come or (process_of(record) in self._unneeded and not is_leaving)
                     if have_come and not record["num_open"]:
                         yield steps, processes, record

@@ -22,7 +22,7 @@ class StageLimits:
     load_log_s: float = 5.0  # between two log lines about the progress of a load
     call_poll_s: float = 0.5  # of the door's calls, whether their clients have disconnected
     successor_poll_s: float = 2.0  # of whether another process waits for this one to end
-    drain_timeout_s: float = 60.0  # of the requests that are left, once another process waits for this one's memory
+    drain_timeout_s: float = 60.0  # of requests that are left, once what replaces this process loads or wants to
 
     # Inference. `execute` waits for the result of a pass that is quick, or little; Triton gathers requests meanwhile,
     # and what it returns together spares each request a round trip.

@@ -1,8 +1,9 @@
 """Open calls, whose client still waits: a small mapped file per process of a door or sidecar, shared with the stages.
 
-A door cannot cancel a call, because Triton does not pass a cancellation to the steps of an ensemble. Each call
-therefore has a slot in the file, which holds the call's number while its client waits. Its token, a request parameter,
-names slot and number. The call is over once the slot holds another number, or its door has ended.
+A door, which here also means a sidecar, cannot cancel a call, because Triton does not pass a cancellation to the steps
+of an ensemble. Each call therefore has a slot in the file, which holds the call's number while its client waits. Its
+token, a request parameter, names slot and number. The call is over once the slot holds another number, or its door has
+ended.
 
 Triton never answers a request that a stage has deferred if the stage's process dies. A stage therefore writes its pid
 into the slots of the calls that it has deferred, and the door looks whether those processes live.

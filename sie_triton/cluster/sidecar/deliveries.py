@@ -1,9 +1,10 @@
 """Messages that the queue has delivered to a sidecar: whether their clients wait, and what is left if the sidecar dies.
 
 A message stays in the stream until its gateway has the answer. A receipt, published to the reply subject of the message
-(NATS ADR-15), says that work goes on, goes back or is finished. Without one for `ack_wait_s`, as after the death of a
-sidecar, the queue gives the message to any worker. The sidecar that takes the place of a killed one need not wait for
-that: it finds the receipts of its work in a mapped file, and returns the work at once.
+(NATS ADR-15), says that work goes on, goes back or is finished. Without one for `ack_wait_s` since the delivery or the
+last receipt (`open_consumer`), as after the death of a sidecar, the queue gives the message to any worker that fetches
+the model; if none does, one claims it (`placing.py`). The sidecar that takes the place of a killed one need not wait:
+it finds the receipts of its work in a mapped file, and returns the work at once.
 """
 
 import asyncio
@@ -195,7 +196,8 @@ class Receipts:
     async def give_back(self, client: Client, limits: SidecarLimits) -> None:
         """Return the work that the sidecar before this one has left. If it had an answer, nothing happens.
 
-        Later the queue itself has given it to another worker, from which a receipt would take it away.
+        Later the queue may have given it to another worker, from which a receipt would take it away: work younger than
+        `report_s` was not reported yet.
         """
         left, self.left = self.left, []
         if 0 <= monotonic() - self.left_at < limits.ack_wait_s - limits.report_s:

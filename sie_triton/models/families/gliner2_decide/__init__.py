@@ -9,11 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from sie_triton.contract import Extraction, Findings, Label, Parameter, ParameterValue, Rows
+from sie_triton.contract import Extraction, Findings, Label, Parameter, ParameterValue, Part, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.models.families.base import Recognised
-from sie_triton.models.families.gliner2 import Gliner2
+from sie_triton.models.families.gliner2 import Gliner2, Gliner2Tokenizer, opened
 from sie_triton.models.families.gliner2.checked import LIMITS
-from sie_triton.models.families.gliner2.request import ClassificationTask
+from sie_triton.models.families.gliner2.request import ClassificationTask, ExtractionRequest
 from sie_triton.models.families.gliner2.tensors import CLASS_SCORES, COMPUTED
 from sie_triton.models.families.shared.classes import IS_MULTI, THRESHOLD, TYPE, is_multi, ranked_classes
 from sie_triton.models.families.shared.label_groups import (
@@ -52,7 +53,6 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
 
 
 class Gliner2Decide(Gliner2):
-    processor_module = ".processor"
     extraction = Extraction(COMPUTED, findings, "optional")
     parameters = (THRESHOLD, IS_MULTI, TYPE, LABEL_GROUPS, TASK)
     reference_adapters = ("gliner2.decide:GLiNER2DecideAdapter",)
@@ -62,3 +62,12 @@ class Gliner2Decide(Gliner2):
     def recognise(self, directory: Path) -> Recognised | None:
         """Return None: the files are those of any GLiNER2 model."""
         return None
+
+
+class DecideTokenizer(Gliner2Tokenizer):
+    def _asked(self, part: Part) -> tuple[ExtractionRequest, tuple[Label, ...]]:
+        return ExtractionRequest(tasks=questions_of(part.labels, part.options)), ()
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> DecideTokenizer:
+    return opened(DecideTokenizer, spec, directory)
