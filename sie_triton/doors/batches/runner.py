@@ -1,4 +1,4 @@
-"""One of a server's door processes runs all batches: the holder of a lock. If it ends, another one goes on."""
+"""Runner of all batches of a server: the door process that holds a lock. If it ends, another one takes over."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What PyTorch and its libraries do to the process of a worker: imports, kept memory, threads that wait.
+"""Settings of a worker's process for PyTorch and its libraries: imports, memory that they keep, threads that wait.
 
 This module imports PyTorch only in `import_all`, since most settings must come before it.
 """

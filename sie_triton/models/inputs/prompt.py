@@ -28,7 +28,7 @@ class Prompt:
 
 
 class Prompted(Generic[P]):
-    """What the model reads with each element of a part; `prompt` is made when the first of them is read.
+    """Frame that adds a prompt to each element of a part; `prompt` is made when the first element is read.
 
     `size` is an estimate.
     """

@@ -25,7 +25,7 @@ Answer = Outputs | SIEError | Later
 
 
 class Origin(NamedTuple):
-    """What a stage knows of a request that it has not read: the client's id, and the token of the door's call.
+    """Facts about a request that a stage has without reading it: the client's id, and the token of the door's call.
 
     Both may be empty. Times are monotonic, in nanoseconds.
     """
