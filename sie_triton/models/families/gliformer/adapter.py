@@ -14,7 +14,7 @@ from sie_triton.engines import Engine
 from sie_triton.errors import LoadError
 from sie_triton.models.families.gliformer import GROUP_SCORES, NONE, NUM_ASKED, PACKAGES
 from sie_triton.models.families.gliformer.spans import best_spans
-from sie_triton.models.families.gliner import MULTI_LABEL, choice
+from sie_triton.models.families.gliner import MULTI_LABEL
 from sie_triton.models.families.gliner_library.adapter import GlinerLibraryAdapter, loaded_by
 from sie_triton.models.families.shared.label_groups import groups_of
 from sie_triton.models.families.shared.thresholds import least_score
@@ -49,19 +49,11 @@ class GliformerAdapter(GlinerLibraryAdapter):
         return np.array([of.get(label.read, NONE) for group, of in of_labels for label in group.labels], np.float32)
 
     def _inferred(
-        self,
-        text: str,
-        labels: Sequence[str],
-        relations: Sequence[str],
-        options: Mapping[str, ParameterValue],
-        least: Floats,
-        least_of_relations: Floats,
+        self, text: str, labels: Sequence[str], relations: Sequence[str], arguments: dict[str, Any], of_relations: float
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         if not labels:
             return (), ()
-        by = choice(options)
-        arguments: dict[str, Any] = {"flat_ner": by["flat"], "multi_label": by["multi_label"]}
-        arguments["threshold"] = float(min(least_score(options), *least, *least_of_relations))
+        arguments["threshold"] = min(arguments["threshold"], of_relations)
         if not relations:
             (found,) = self._model.inference([text], entities=labels, **arguments)["ner"]
             return found, ()

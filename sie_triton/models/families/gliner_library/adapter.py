@@ -57,10 +57,13 @@ class GlinerLibraryAdapter(Adapter):
         usual = float(options.get(RELATION_THRESHOLD.name, least_score(options)))
         least_of_relations = _numbers([usual if each.threshold is None else each.threshold for each in wanted])
         read = [each.read for each in wanted]
-        found, related = self._inferred(text, labels, read, options, least, least_of_relations)
+        by, threshold = choice(options), float(least.min(initial=least_score(options)))
+        arguments = {"flat_ner": by["flat"], "multi_label": by["multi_label"], "threshold": threshold}
+        of_relations = float(least_of_relations.min(initial=np.inf))
+        found, related = self._inferred(text, labels, read, arguments, of_relations)
         numbers = [labels.index(each["label"]) for each in found]
         # GLiFormer's entities may have less than the threshold by which it found them.
-        lowest = np.append(least, least_of_relations).min(initial=least_score(options))
+        lowest = min(threshold, of_relations)
         is_kept = [
             least[number] <= lowest or each["score"] >= least[number]
             for each, number in zip(found, numbers, strict=True)
@@ -76,20 +79,11 @@ class GlinerLibraryAdapter(Adapter):
         return LibraryResults(entities, relations)
 
     def _inferred(
-        self,
-        text: str,
-        labels: Sequence[str],
-        relations: Sequence[str],
-        options: Mapping[str, ParameterValue],
-        least: Floats,
-        least_of_relations: Floats,
+        self, text: str, labels: Sequence[str], relations: Sequence[str], arguments: dict[str, Any], of_relations: float
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the library's entities and relations, from the lowest thresholds of their labels up."""
-        by, usual = choice(options), least_score(options)
-        arguments: dict[str, Any] = {"flat_ner": by["flat"], "multi_label": by["multi_label"]}
-        arguments["threshold"] = float(least.min(initial=usual))
+        """Return the library's entities and relations; `of_relations` is the lowest threshold of relations."""
         if relations:
-            arguments |= {"relations": relations, "relation_threshold": float(least_of_relations.min())}
+            arguments |= {"relations": relations, "relation_threshold": of_relations}
             (found,), (related,) = self._model.inference([text], labels, **arguments)
             return found, related
         alone = {"return_relations": False} if finds_relations(self._model) else {}
