@@ -12,22 +12,17 @@ What a killed sidecar leaves comes again (`deliveries.py`).
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from time import monotonic
-from typing import Any
 
-from google.protobuf.message import DecodeError
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
-from tritonclient.grpc import service_pb2
 
 from sie_triton.client.failures import END_OF_FRAMING, FRAMING, UNHEALTHY, was_reached
-from sie_triton.client.grpc_aio import InferResult
-from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.limits import SidecarLimits
@@ -39,12 +34,9 @@ from sie_triton.cluster.messages import (
     Answer,
     Cancel,
     Malformed,
-    Work,
     with_parameters,
 )
 from sie_triton.cluster.payloads import Payloads
-from sie_triton.cluster.policies.fair import Tenants
-from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.deliveries import (
     BACK,
     DONE,
@@ -59,10 +51,11 @@ from sie_triton.cluster.sidecar.deliveries import (
 )
 from sie_triton.cluster.sidecar.joining import Joiner, Sent
 from sie_triton.cluster.sidecar.memory import Memory
-from sie_triton.cluster.sidecar.metrics import WAIT, WORK
+from sie_triton.cluster.sidecar.metrics import WORK
+from sie_triton.cluster.sidecar.pace import Pace
 from sie_triton.cluster.sidecar.server import LocalServer, Response, is_away
 from sie_triton.contract.error_prefix import with_prefix, without_prefix
-from sie_triton.errors import BusyError, InputError, ModelError, SIEError
+from sie_triton.errors import BusyError, InputError, ModelError
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.records.calls import CallLost, unless_lost
 from sie_triton.settings import Settings
@@ -94,18 +87,14 @@ class Runner:
         self.receipts = Receipts(settings.data_dir)
         self.payloads = Payloads(url, limits) if (url := settings.payload_store_url) else None
         self.gateways = Gateways(limits)
-        self._tenants = Tenants()
-        target_ms = settings.adaptive_target_p50_ms
-        self.quantum = Quantum(target_ms, settings.adaptive_min_quantum_ms, settings.adaptive_max_quantum_ms)
-        self._coalesce_ms = settings.batcher_coalesce_ms
-        self._call_s = limits.max_call_targets * target_ms / 1000
+        self.pace = Pace(settings, limits)
         self._joiner = Joiner(
             server,
             limits,
             max_calls=settings.max_concurrent_batches or CALLS[settings.devices == ["cpu"]],
             max_requests=settings.batcher_max_batch_requests,
-            call_s=self._longest_call_s,
-            gather_s=self._gather_s,
+            call_s=self.pace.longest_call_s,
+            gather_s=self.pace.gather_s,
         )
         self.when_free: Callable[[], object] = lambda: None
         self.memory = Memory.of_machine(lambda: self.when_free(), limits)
@@ -172,8 +161,7 @@ class Runner:
         self.gateways.check(work)
         if self.memory.is_spent:  # by what other pullers have asked for
             raise Returned
-        if self._tenants.note(work.tenant):
-            self.quantum.begin_anew()
+        self.pace.note(work.tenant)
 
     @contextmanager
     def _in_progress(self, delivery: Delivery) -> Iterator[dict[str, str]]:
@@ -226,21 +214,10 @@ class Runner:
                     seconds = left_s + self._limits.triton_grace_s
                     if work.num_deaths:
                         return await self._server.triton.call("ModelInfer", request, seconds)
-                    return await self._joiner.call(self._line(work), Sent(request), seconds, delivery.await_response)
+                    line = self.pace.line(work, (each.work for each in self._open.values()))
+                    return await self._joiner.call(line, Sent(request), seconds, delivery.await_response)
             except CallLost as exc:
                 return Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
-
-    def _line(self, work: Work) -> Hashable:
-        """Return the name of the line of requests that share calls with this one.
-
-        Beside other tenants, one with few requests has a call for each: a second request that waited for the call of
-        the first would then also wait for a pass of another tenant.
-        """
-        line = work.model, work.tenant
-        if not self._tenants.are_several:
-            return line
-        num_open = sum((each.work.model, each.work.tenant) == line for each in self._open.values())
-        return work.key if num_open <= self._limits.max_unshared else line
 
     async def _concluded(self, delivery: Delivery, body: bytes, response: Response) -> str:
         """Answer a delivery, and return its outcome, unless another worker, or another try, should answer it."""
@@ -254,7 +231,7 @@ class Runner:
         if self._should_return(delivery, response):
             raise Returned
         await self._answer(delivery, response)
-        self._take_wait(response)
+        self.pace.take_wait(response, self.num_open)
         return "answered" if response.is_ok else "failed"
 
     def _should_return(self, delivery: Delivery, response: Response) -> bool:
@@ -328,15 +305,7 @@ class Runner:
     @property
     def places(self) -> int:
         """Number of requests that Triton can take now."""
-        return 0 if self.is_draining or not self.is_able else max(0, self._most_open - self.num_open)
-
-    @property
-    def _most_open(self) -> int:
-        """Number of requests that may be here: beside several tenants all that gateways let into the queue.
-
-        There, those of a tenant would be behind those of another one; here only its own wait for its calls.
-        """
-        return self.quantum.limit * (2 if self._tenants.are_several else 1)
+        return 0 if self.is_draining or not self.is_able else max(0, self.pace.most_open - self.num_open)
 
     @property
     def room(self) -> int:
@@ -379,27 +348,9 @@ class Runner:
         await asyncio.gather(*self._tasks, return_exceptions=True)  # they clear the file of receipts
         await give_back(self._nats, left)
 
-    def _longest_call_s(self) -> float:
-        return self._call_s if self._tenants.are_several else float("inf")
-
-    def _gather_s(self) -> float:
-        return (self._coalesce_ms + self.quantum.gather_ms) / 1000
-
-    def _take_wait(self, response: Response) -> None:
-        """Take the time that a request waited in Triton's queues and before its call, unless its response is large."""
-        if not response.is_ok or len(response.body) > 64 * 1024:
-            return
-        with suppress(SIEError, DecodeError, ValueError, KeyError):
-            timing: Any = timing_of(InferResult(service_pb2.ModelInferResponse.FromString(response.body)))
-            wait_ms = timing["queue_ms"] + timing["batch_wait_ms"]
-            # Requests of one tenant may wait for each other, and go in large calls: that has the best throughput.
-            wait_ms += response.waited_s * 1000 if self._tenants.are_several else 0.0
-            self.quantum.add(wait_ms, self.num_open >= self.quantum.limit)
-            WAIT.observe(wait_ms / 1000)
-
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("work failed", exc_info=error)  # the queue gives it to a worker again
-        if self.num_open + 1 >= self._most_open:  # else every model's work is being asked for
+        if self.num_open + 1 >= self.pace.most_open:  # else every model's work is being asked for
             self.when_free()

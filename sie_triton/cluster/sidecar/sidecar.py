@@ -265,7 +265,7 @@ class Sidecar:
             self.is_ready,
             *self._found,
             runner.num_open,
-            runner.quantum.limit,
+            runner.pace.quantum.limit,
             self._claims.mine(),
             self._settings.gpu_type,
             self._files.epoch,

@@ -114,7 +114,7 @@ async def test_idle_workers_help_with_more_than_a_worker_can_do(cluster):
     workers = [await cluster.worker(f"w{i}") for i in range(3)]
     for sidecar, triton in workers:
         triton.take(0.2)
-        sidecar._runner.quantum.limit = 4
+        sidecar._runner.pace.quantum.limit = 4
     await served(queue, 3)
     await until(lambda: all(each.limit == 4 for each in queue.pools.workers.alive("default")))
     await asked_often(queue, 200)

@@ -17,7 +17,7 @@ async def sent(queue, name: str, tenant: str, model: str = MODEL, seconds: float
 async def flooded(cluster: Cluster, seconds: float):
     """Return a gateway, the Triton of its one worker, and 200 requests of tenant a, each of so many seconds."""
     queue, sidecar, triton = await cluster.pair()
-    sidecar._runner.quantum.limit = 4
+    sidecar._runner.pace.quantum.limit = 4
 
     triton.take(seconds)
     await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
@@ -67,16 +67,16 @@ async def test_the_limit_of_one_tenant_does_not_hold_once_there_are_several(clus
     runner = sidecar._runner
     for name in ("a1", "a2"):
         await sent(queue, name, "a")
-    runner.quantum.limit = 400
-    assert runner._longest_call_s() == float("inf")
+    runner.pace.quantum.limit = 400
+    assert runner.pace.longest_call_s() == float("inf")
     await sent(queue, "a3", "a")
-    assert runner._most_open == runner.quantum.limit == 400
+    assert runner.pace.most_open == runner.pace.quantum.limit == 400
     await sent(queue, "b1", "b")
-    assert (runner.quantum.limit, runner._longest_call_s()) == (64, 0.1)
-    assert runner._most_open == 2 * 64  # also what is behind a flood in the queue
-    runner.quantum.limit = 16
+    assert (runner.pace.quantum.limit, runner.pace.longest_call_s()) == (64, 0.1)
+    assert runner.pace.most_open == 2 * 64  # also what is behind a flood in the queue
+    runner.pace.quantum.limit = 16
     await sent(queue, "a4", "a")
-    assert (runner.quantum.limit, runner._longest_call_s()) == (16, 0.1)
+    assert (runner.pace.quantum.limit, runner.pace.longest_call_s()) == (16, 0.1)
 
 
 @in_cluster()

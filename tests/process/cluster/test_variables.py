@@ -46,13 +46,13 @@ async def test_the_wait_of_a_sidecar_grows_to_a_maximum_while_requests_wait_less
 
     queue, sidecar, _ = await cluster.pair()
     runner = sidecar._runner
-    assert runner._gather_s() == 0
+    assert runner.pace.gather_s() == 0
     for _ in range(20 * WINDOW):
-        runner.quantum.add(1.0, False)
-    assert runner._gather_s() == LONG_S <= await seconds_of(queue)
+        runner.pace.quantum.add(1.0, False)
+    assert runner.pace.gather_s() == LONG_S <= await seconds_of(queue)
     for _ in range(8 * WINDOW):
-        runner.quantum.add(60.0, False)
-    assert runner._gather_s() < LONG_S / 100
+        runner.pace.quantum.add(60.0, False)
+    assert runner.pace.gather_s() < LONG_S / 100
 
 
 @pytest.mark.parametrize(("target", "is_lowered"), [("50", True), ("100", False)])
@@ -63,7 +63,7 @@ async def test_the_target_decides_how_much_a_sidecar_fetches(cluster, monkeypatc
     _, sidecar, _ = await cluster.pair()
     room = sidecar._runner.room
     for _ in range(WINDOW):
-        sidecar._runner.quantum.add(60.0, False)
+        sidecar._runner.pace.quantum.add(60.0, False)
     assert (sidecar._runner.room < room) == is_lowered
 
 
@@ -152,7 +152,7 @@ async def test_the_wait_ends_once_as_many_requests_wait_as_one_call_may_have(clu
     monkeypatch.setenv("SIE_BATCHER_MAX_BATCH_REQUESTS", "2")
 
     queue, sidecar, _ = await cluster.pair()
-    sidecar._runner.quantum.gather_ms = 600_000.0  # longer than a request lives
+    sidecar._runner.pace.quantum.gather_ms = 600_000.0  # longer than a request lives
     assert await asyncio.gather(asked(queue, "a"), asked(queue, "b")) == ["a", "b"]
 
 
